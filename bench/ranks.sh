@@ -94,7 +94,7 @@ python3 bench/ranks_table.py "$raw" >"$out.new"
   echo "    commit: $(git rev-parse --short HEAD)$(git diff --quiet HEAD -- src bench || echo ' and changes')"
   echo "    date: $(date -u +%F)"
   echo "    processor: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $(nproc) cores; $(uname -sr)"
-  echo "    compiler: $(c++ --version | head -1); oneDNN $(dpkg-query -W -f='${Version}' libdnnl-dev 2>/dev/null || echo unknown)"
+  echo "    compiler: $(c++ --version | head -1)"
   echo "    MPI: $("mpirun.$mpi" --version | head -1)"
   if [ -n "$python" ]; then
     echo "    python: $("$python" -c 'import sys, torch; print(sys.version.split()[0], "torch", torch.__version__)')"

@@ -16,7 +16,7 @@ list(REMOVE_ITEM cpu_sources ${PROJECT_SOURCE_DIR}/src/ops/cpu/levels.cpp)
 # The library `target` has what is in the files, compiled with the options as the kernels of a level.
 function(shoal_add_kernels target level options)
   add_library(${target} OBJECT ${ARGN})
-  target_link_libraries(${target} PRIVATE shoal_core OpenMP::OpenMP_CXX)
+  target_link_libraries(${target} PRIVATE shoal_core)
   # Names that are unique in a process cannot become local.
   target_compile_options(${target} PRIVATE -fno-math-errno $<$<CXX_COMPILER_ID:GNU>:-fno-gnu-unique> ${options})
   target_compile_definitions(${target} PRIVATE SHOAL_CPU_LEVEL=shoal_cpu_${level})

@@ -8,7 +8,6 @@ set -euo pipefail
 
 packages=(
   make g++ cmake ninja-build pkgconf ccache ca-certificates
-  libdnnl-dev               # matrix products on the CPU
   libfmt-dev libspdlog-dev  # formatting, logging
   libtomlplusplus-dev       # the config file
   libcli11-dev              # the command line

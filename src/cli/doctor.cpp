@@ -24,7 +24,6 @@
 #include "ops/cpu/cpu.h"
 #include "ops/cuda/cuda.h"
 #include "ops/kernels.h"
-#include "ops/libraries.h"
 #include "report/libraries.h"
 
 namespace shoal::cli {
@@ -135,11 +134,10 @@ void print_speed() {
 }
 
 void print_libraries() {
-  auto libraries = ops_libraries();
+  auto libraries = data_libraries();
   const auto append = [&](std::vector<Library> more) {
     libraries.insert(libraries.end(), more.begin(), more.end());
   };
-  append(data_libraries());
   append(config_libraries());
   append(report_libraries());
   append({{"CLI11", CLI11_VERSION, "the command line"}});

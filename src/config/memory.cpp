@@ -18,7 +18,6 @@
 #include "generate/decoder.h"
 #include "model/arena.h"
 #include "model/unit.h"
-#include "ops/libraries.h"
 #include "ops/make_backend.h"
 #include "parallel/data/data_engine.h"
 
@@ -28,17 +27,10 @@ namespace {
 // CUDA's libraries, with what they keep on the host: a run on an H200 took so much more than is counted.
 constexpr double kCudaLibraries = 512 << 20;
 
-// The peak resident size of a run of the smallest model, whose own buffers are negligible, on x86-64; with
-// the code that oneDNN generates. oneDNN is most of it.
+// The peak resident size of a run of the smallest model, whose own buffers are negligible, on x86-64.
 double program_bytes(const RunPlan& plan) {
-  static const bool recent = [] {
-    for (const auto& library : ops_libraries())
-      if (library.name == "oneDNN") return library.version.front() >= '3';
-    return false;
-  }();
-  constexpr double kVersion2 = 26 << 20, kVersion3 = 36 << 20;  // Debian 12's 2.6, Debian 13's 3.7
-  return (recent ? kVersion3 : kVersion2) + static_cast<double>(cpu_generated_bytes(plan.engine.compute)) +
-         (plan.backend == BackendKind::cuda ? kCudaLibraries : 0);
+  constexpr double kProgram = 21 << 20;
+  return kProgram + (plan.backend == BackendKind::cuda ? kCudaLibraries : 0);
 }
 // The same of each rank: 0.6 to 1.3 MiB.
 constexpr double kThreadBytes = 1 << 20;

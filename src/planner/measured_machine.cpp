@@ -15,7 +15,6 @@
 #include "core/cores.h"
 #include "core/error.h"
 #include "core/host.h"
-#include "ops/libraries.h"
 #include "planner/prediction.h"
 
 namespace shoal {
@@ -64,11 +63,7 @@ const char* name_of(GroupCall::Kind kind) {
 }
 
 std::string machine_key(int cores, const std::string& hosts) {
-  std::string libraries;
-  for (const auto& library : ops_libraries())
-    libraries += fmt::format(" {} {}", library.name, library.version);
-  auto key =
-      fmt::format("5 {}, {}, {} cores,{}{}", processor_name(), name_of(cpu_level()), cores, libraries, hosts);
+  auto key = fmt::format("6 {}, {}, {} cores,{}", processor_name(), name_of(cpu_level()), cores, hosts);
   std::ranges::replace(key, '=', ' ');
   return key;
 }

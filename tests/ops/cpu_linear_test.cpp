@@ -103,6 +103,12 @@ INSTANTIATE_TEST_SUITE_P(Blocks, CpuLinear,
                                                           Types{DType::bf16, DType::f32}),
                                           testing::Values(Shape{1937, 10, 1090}, Shape{70, 3100, 48},
                                                           Shape{70, 48, 3100}, Shape{3083, 12, 20})));
+// The sums of weights' gradients are cut in halves, and those of the first shape in pieces as well.
+INSTANTIATE_TEST_SUITE_P(Halves, CpuLinear,
+                         testing::Combine(testing::Values(Types{DType::f32, DType::f32},
+                                                          Types{DType::bf16, DType::f32}),
+                                          testing::Values(Shape{3500, 15, 23}, Shape{129, 1, 8200},
+                                                          Shape{129, 8200, 1})));
 
 }  // namespace
 }  // namespace shoal::test

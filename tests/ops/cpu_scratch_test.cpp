@@ -4,17 +4,21 @@
 
 #include "ops/buffer.h"
 #include "ops/cpu/cpu.h"
-#include "ops/cpu/product_scratch.h"
 
 namespace shoal::test {
 namespace {
-
-using cpu::product_scratch_bytes;
 
 // Bytes that the C library's allocator has given out. A sanitizer's own allocator shows nothing here.
 std::size_t given_out() {
   const auto info = ::mallinfo2();
   return info.uordblks + info.hblkhd;
+}
+
+void expect_enough_memory(const KernelSizes& sizes, Backend& backend, const auto& product) {
+  const auto before = given_out();
+  product(backend);
+  constexpr std::size_t kHugePages = 4 << 20;  // a large buffer begins and ends at one
+  EXPECT_LE(given_out(), before + cpu_scratch_bytes(1, sizes) + kHugePages);
 }
 
 // Expects that a product [m, k] x [k, n] in bfloat16 takes no more memory than estimated. Without pairs of
@@ -23,11 +27,7 @@ void expect_enough_memory(const KernelSizes& sizes, std::int64_t m, std::int64_t
   const auto backend = make_cpu_backend(1);
   const Buffer a{*backend, DType::bf16, {m, k}}, b{*backend, DType::bf16, {k, n}},
       c{*backend, DType::f32, {m, n}};
-  const auto before = given_out();
-  backend->linear_backward_input(c, a, b);
-  constexpr std::size_t kHugePages = 4 << 20;  // a large buffer begins and ends at one
-  EXPECT_LE(given_out(),
-            before + cpu_scratch_bytes(1, sizes) + cpu_generated_bytes(DType::bf16) + kHugePages);
+  expect_enough_memory(sizes, *backend, [&](Backend& on) { on.linear_backward_input(c, a, b); });
 }
 
 TEST(CpuScratch, HasRoomForRowsOfWidenedLogits) {
@@ -55,28 +55,22 @@ TEST(CpuScratch, HasRoomForMuonsProducts) {
                        1024, 64, 1024);
 }
 
-// GPT-2 124M's on one rank.
-KernelSizes sizes_of_124m(std::int64_t rows) {
-  return {.batch = 1,
-          .positions = rows,
-          .heads = 12,
-          .head_size = 64,
-          .columns = 3072,
-          .channels = 768,
-          .classes = 50304,
-          .logit_rows = 667};
-}
-
-// Half of a gradient's sums lies beside it where the micro-batch has many times more rows than it: from
-// 2 x 768 for attention's output, 2.57 x 768 for its input, 2.67 x 768 for the MLP.
-TEST(CpuScratch, HasRoomForTheHalvesOfEachLayersGradient) {
-  const auto halves = [](std::int64_t rows) {
-    return static_cast<std::int64_t>(product_scratch_bytes(sizes_of_124m(rows)) / sizeof(float));
-  };
-  EXPECT_EQ(halves(1536), 0);
-  EXPECT_EQ(halves(1537), 768 * 768);
-  EXPECT_EQ(halves(2000), 3 * 768 * 768);
-  EXPECT_EQ(halves(2049), 4 * 768 * 768);
+// Half of a gradient's sums lies beside it where the micro-batch has many times more rows than it.
+TEST(CpuScratch, HasRoomForHalvesOfSums) {
+  constexpr std::int64_t kChannels = 768, kRows = 3200, kFew = 1536;
+  KernelSizes sizes{.batch = 1,
+                    .positions = kRows,
+                    .heads = 12,
+                    .head_size = 64,
+                    .columns = 4 * kChannels,
+                    .channels = kChannels};
+  const auto backend = make_cpu_backend(1);
+  const Buffer dy{*backend, DType::f32, {kRows, 4 * kChannels}}, x{*backend, DType::f32, {kRows, kChannels}},
+      dw{*backend, DType::f32, {4 * kChannels, kChannels}};
+  expect_enough_memory(sizes, *backend, [&](Backend& on) { on.linear_backward_weight(dw, {}, dy, x, true); });
+  const auto with_halves = cpu_scratch_bytes(1, sizes);
+  sizes.positions = kFew;
+  EXPECT_GE(with_halves, cpu_scratch_bytes(1, sizes) + sizeof(float) * 4 * kChannels * kChannels);
 }
 
 }  // namespace

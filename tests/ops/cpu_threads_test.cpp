@@ -85,9 +85,7 @@ TEST_P(CpuThreads, AdamWLater) {
   });
 }
 
-// Shapes where the choices of oneDNN would depend on the number of threads: it splits the long sums of narrow
-// weight gradients, and chooses kernels for widths that are multiples of 1024 and by the height of a thread's
-// part. Also more threads than cores. This test also runs with oneDNN limited to AVX2.
+// Long sums, which are cut; small weights, whose rows threads share in pieces; and more threads than cores.
 TEST_P(CpuThreads, Linear) {
   for (const Shape& shape :
        {Shape{768, 128, 128}, Shape{257, 100, 333}, Shape{1, 256, 1003}, Shape{1024, 48, 17},

@@ -1,4 +1,4 @@
-// The CPU backend from outside: SIMD, a team of threads, and some of oneDNN's matrix products.
+// The CPU backend from outside: SIMD and a team of threads.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,5 @@ std::unique_ptr<Backend> make_cpu_backend(int threads = 0, CpuLevel level = cpu_
 
 // Bytes that the kernels allocate for themselves in training.
 std::size_t cpu_scratch_bytes(int threads, const KernelSizes& sizes);
-// Bytes of the code that oneDNN generates in a process, with its scratch memory for larger models (measured).
-std::size_t cpu_generated_bytes(DType compute);
 
 }  // namespace shoal

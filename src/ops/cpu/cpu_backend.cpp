@@ -32,7 +32,7 @@ void* aligned_memory(std::size_t bytes) {
 }
 
 CpuBackend::CpuBackend(int threads, CpuLevel level)
-    : level_(level), team_(threads > 0 ? threads : usable_cores()), matmul_(team_, level) {}
+    : level_(level), team_(threads > 0 ? threads : usable_cores()), product_(team_, level == CpuLevel::amx) {}
 
 void* CpuBackend::allocate(std::size_t bytes) {
   auto* data = static_cast<std::byte*>(aligned_memory(std::max<std::size_t>(bytes, 1)));
@@ -59,16 +59,16 @@ void CpuBackend::copy_from_host(const Tensor& to, const void* host) {
 void CpuBackend::linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) {
   if (x.rows() <= kFewRows) return few_rows_product(y, x, w, bias, team_, scratch(x.count()));
   const Tensor whole = w.dtype == DType::i8 ? widened(w, x.dtype) : w;
-  matmul_({.c = y, .a = x, .b = whole, .bias = bias, .transpose_b = true});
+  product_({.c = y, .a = x, .b = whole, .bias = bias, .transpose_b = true});
 }
 
 void CpuBackend::linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w) {
-  matmul_({.c = dx, .a = dy, .b = w, .bias = {}});
+  product_({.c = dx, .a = dy, .b = w, .bias = {}});
 }
 
 void CpuBackend::linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy,
                                         const Tensor& x, bool overwrite) {
-  matmul_({.c = dw, .a = dy, .b = x, .bias = {}, .transpose_a = true, .accumulate = !overwrite});
+  product_({.c = dw, .a = dy, .b = x, .bias = {}, .transpose_a = true, .accumulate = !overwrite});
   if (dbias) add_column_sums(dbias, dy);
 }
 

@@ -1,9 +1,10 @@
-// The CPU backend: SIMD and a team of threads, and oneDNN for some matrix products (matmul.h).
+// The CPU backend: SIMD and a team of threads.
 #pragma once
 
 #include "core/thread_team.h"
+#include "ops/cpu/cpu.h"
 #include "ops/cpu/growing_memory.h"
-#include "ops/cpu/matmul.h"
+#include "ops/cpu/packed_product.h"
 #include "ops/kernels.h"
 #include "ops/with_type.h"
 
@@ -100,7 +101,7 @@ class CpuBackend final : public Backend {
 
   CpuLevel level_;
   ThreadTeam team_;
-  Matmul matmul_;
+  PackedProduct product_;
   GrowingMemory scratch_, widened_;
 };
 

@@ -5,9 +5,7 @@
 
 #include <cstddef>
 #include <memory>
-#include <vector>
 
-#include "core/library.h"
 #include "ops/cpu/cpu.h"
 
 namespace shoal::cpu {
@@ -15,8 +13,6 @@ namespace shoal::cpu {
 struct LevelKernels {
   std::unique_ptr<Backend> (*make_backend)(int threads, CpuLevel level);
   std::size_t (*scratch_bytes)(int threads, const KernelSizes& sizes, CpuLevel level);
-  std::size_t (*generated_bytes)(DType compute, CpuLevel level);
-  std::vector<Library> (*libraries)();
 };
 
 using GetLevelKernels = const LevelKernels&();

@@ -10,7 +10,6 @@
 #include "core/cpu.h"
 #include "core/error.h"
 #include "ops/cpu/level_kernels.h"
-#include "ops/libraries.h"
 
 extern "C" {
 shoal::cpu::GetLevelKernels shoal_cpu_baseline;
@@ -70,12 +69,5 @@ std::size_t cpu_scratch_bytes(int threads, const KernelSizes& sizes) {
   const auto level = cpu_level();
   return kKernels[static_cast<std::size_t>(level)]().scratch_bytes(threads, sizes, level);
 }
-
-std::size_t cpu_generated_bytes(DType compute) {
-  const auto level = cpu_level();
-  return kKernels[static_cast<std::size_t>(level)]().generated_bytes(compute, level);
-}
-
-std::vector<Library> ops_libraries() { return shoal_cpu_baseline().libraries(); }
 
 }  // namespace shoal

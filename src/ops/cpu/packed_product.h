@@ -2,8 +2,8 @@
 // as in Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008); rows of a left
 // operand that is neither transposed nor widened are read where they are. What can be packed by the thread
 // that multiplies it stays in that thread's cache, and is fetched while the thread multiplies what comes
-// before. Every element is the sum of its terms along K in their order, cut into pieces that K alone decides,
-// so its bits depend neither on the number of threads nor on its place.
+// before. Every element is the sum of its terms along K in their order, cut into pieces that the shape alone
+// decides, so its bits depend neither on the number of threads nor on its place.
 #pragma once
 
 #include <cstddef>
@@ -18,22 +18,23 @@
 
 namespace shoal::cpu {
 
+template <typename Unit>
+struct ProductBlock;
+
 class PackedProduct {
  public:
   PackedProduct(ThreadTeam& team, bool amx)
       : team_(team), amx_(amx), own_(static_cast<std::size_t>(team.size())) {}
 
-  // Whether it computes a product: in bfloat16, in float32 with AVX2 and with AMX, and elsewhere in forward
-  // passes, where the right operand is transposed. The rest is oneDNN's (matmul.h).
-  bool suits(const MatmulCall& call) const;
-  static bool suits(DType type, bool amx);  // all products of a type
   void operator()(const MatmulCall& call);
-  // Bytes of the packed operands and partial sums of the products that suit, at most.
+  // Bytes of the packed operands and partial sums of all products, at most.
   static std::size_t scratch_bytes(int threads, const KernelSizes& sizes, bool amx);
 
  private:
   template <typename Unit>
   void multiply(const MatmulCall& call);
+  template <typename Unit>
+  void multiply_terms(ProductBlock<Unit>& first, ProductBlock<Unit>& second);
 
   ThreadTeam& team_;
   bool amx_;  // tile registers multiply bfloat16

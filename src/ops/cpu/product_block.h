@@ -66,10 +66,10 @@ constexpr std::int64_t kPackRows = 4 * kTaskRows, kPackDepth = 128;
 inline std::int64_t widened_row(std::int64_t depth) { return count_of(depth, 16) * 16 + 16; }
 
 // The part [row, row + rows) x [column, column + columns) of a result, for the terms [from, from + depth) of
-// its sums. Each thread packs for itself the right operand's columns of its tasks, and fetches those of the
-// next tasks while it multiplies: so it multiplies what is in its second-level cache, and little passes
-// between cores. A left operand that is transposed has to be packed as well, the smaller one by all threads
-// for all.
+// its sums, or of their half from `begin` on. Each thread packs for itself the right operand's columns of its
+// tasks, and fetches those of the next tasks while it multiplies: so it multiplies what is in its
+// second-level cache, and little passes between cores. A left operand that is transposed has to be packed as
+// well, the smaller one by all threads for all.
 template <typename Unit>
 struct ProductBlock {
   using Form = UnitOf<Unit>;
@@ -77,7 +77,7 @@ struct ProductBlock {
   static constexpr std::int64_t kTerms = Form::kTerms, kStrip = Form::kStrip, kPanel = Form::kPanel;
 
   const MatmulCall& call;
-  std::int64_t row, rows, column, columns, from, depth;
+  std::int64_t row, rows, column, columns, begin, from, depth;
   std::int64_t pieces;  // of rows, where each thread has one; or 0
   TaskSize size;
 
@@ -92,7 +92,7 @@ struct ProductBlock {
   // Tasks that pack the left operand.
   std::int64_t wide = count_of(rows, kPackRows), deep = count_of(depth, kPackDepth);
   Unit *left = nullptr, *right = nullptr;  // packed by all
-  float* sums = nullptr;                   // [rows, columns], where partial sums are kept
+  float* sums = nullptr;                   // [rows, columns], where sums of these terms go first, or null
   const float* bias = nullptr;             // [n], or null
 
   static bool owns_left(const MatmulCall& call) {
@@ -165,13 +165,14 @@ struct ProductBlock {
     const std::int64_t others = own_left ? groups : parts, which = task / others, other = task % others;
     const std::int64_t group = own_left ? other : which, first_row = (own_left ? which : other) * task_rows;
     Unit* packed = own.memory.take<Unit>(own_units(size, units));
-    if (own.packed != which) {
+    const std::int64_t number = 2 * which + (begin > 0);
+    if (own.packed != number) {
       if (own_left) {
         pack_left(packed, first_row, height(first_row), 0, depth);
       } else {
         pack_right(packed, group);
       }
-      own.packed = which;
+      own.packed = number;
     }
     const Unit* rows_packed = own_left ? packed : left;
     if (call.transpose_a && !own_left) rows_packed += first_row / kStrip * strip;
@@ -221,8 +222,8 @@ struct ProductBlock {
   template <typename F>
   void write(std::int64_t first_row, std::int64_t first, std::int64_t width, F&& multiply_to) const {
     if (sums) {
-      multiply_to(sums + first_row * columns + first, columns, from > 0);
-      if (from + depth == k) write_sums(first_row, first, width);
+      multiply_to(sums + first_row * columns + first, columns, from > begin);
+      if (from + depth == k && call.c.dtype == DType::bf16) write_sums(first_row, first, width);
     } else {
       with_type(call.c.dtype, [&]<typename T>() {
         multiply_to(call.c.as<T>() + (row + first_row) * n + column + first, n, call.accumulate || from > 0);

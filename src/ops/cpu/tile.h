@@ -182,7 +182,12 @@ void pack_columns(Unit* to, const T* from, std::int64_t stride, std::int64_t col
     const T* row = from + k * stride;
     const T* next = k + 1 < depth ? row + stride : nullptr;
     for (std::int64_t i = 0; i < kTerms; ++i) fetch_later_row(row + i * stride, stride, columns);
-    for (std::int64_t column = 0; column < columns; column += UnitOf<Unit>::kColumns) {
+    std::int64_t column = 0;
+    if constexpr (std::is_same_v<T, Unit>) {
+      for (; column + kLanes <= columns; column += kLanes)
+        store(to + panel.at(k, column), load(row + column));
+    }
+    for (; column < columns; column += UnitOf<Unit>::kColumns) {
       Unit* at = to + panel.at(k / kTerms, column);
       UnitOf<Unit>::across(at, to + panel.at(k / kTerms, column + kLanes), row + column,
                            next ? next + column : nullptr, columns - column);
@@ -200,7 +205,8 @@ void pack_columns(Unit* to, const T* from, std::int64_t stride, std::int64_t col
 template <typename Unit, typename T>
 void pack_strips(Unit* to, std::int64_t size, const T* from, std::int64_t stride, std::int64_t rows,
                  std::int64_t depth) {
-  constexpr std::int64_t kColumns = 16 * kStrip, kUnits = 16, kDepth = kUnits * UnitOf<Unit>::kTerms;
+  constexpr std::int64_t kColumns = 16 * kStrip, kUnits = 16, kDepth = kUnits * UnitOf<Unit>::kTerms,
+                         kCopied = 8;  // one vector, of which the next unit overwrites the end
   alignas(64) Unit packed[kUnits * kColumns];
   for (std::int64_t k = 0; k < depth; k += kDepth, to += kUnits * kStrip, from += kDepth * stride) {
     const std::int64_t terms = std::min(kDepth, depth - k), units = count_of(terms, UnitOf<Unit>::kTerms);
@@ -209,8 +215,12 @@ void pack_strips(Unit* to, std::int64_t size, const T* from, std::int64_t stride
       pack_columns(packed, from + first, stride, columns, terms);
       for (std::int64_t i = 0; i < columns; i += kStrip) {
         Unit* strip = to + (first + i) / kStrip * size;
-        for (std::int64_t u = 0; u < units; ++u)
-          std::memcpy(strip + u * kStrip, packed + u * width + i, kStrip * sizeof(Unit));
+        const auto copy = [&](std::int64_t u, std::int64_t count) {
+          std::memcpy(strip + u * kStrip, packed + u * width + i,
+                      static_cast<std::size_t>(count) * sizeof(Unit));
+        };
+        for (std::int64_t u = 0; u + 1 < units; ++u) copy(u, kCopied);
+        copy(units - 1, kStrip);
       }
     }
   }
