@@ -178,6 +178,11 @@ void replace_other_key(Config& config, Origins& origins, const std::vector<Assig
     config.eval.batches = EvalConfig{}.batches;
     origins.erase("eval.batches");
   }
+  auto& eval = config.eval;
+  const bool interval = given("eval.interval"), epochs = given("eval.epochs");
+  if (interval && !epochs && eval.interval < 0) eval.epochs = 0, origins.erase("eval.epochs");
+  if (epochs && !interval && eval.epochs > 0 && eval.interval < 0)
+    eval.interval = 0, origins.erase("eval.interval");
   auto& schedule = config.lr_schedule;
   const auto replace = [&](std::string_view steps, std::int64_t& in_steps, std::string_view tokens,
                            std::int64_t& in_tokens) {
@@ -187,6 +192,9 @@ void replace_other_key(Config& config, Origins& origins, const std::vector<Assig
   replace("lr_schedule.warmup_steps", schedule.warmup_steps, "lr_schedule.warmup_tokens",
           schedule.warmup_tokens);
   replace("lr_schedule.decay_steps", schedule.decay_steps, "lr_schedule.decay_tokens", schedule.decay_tokens);
+  const bool gossip =
+      std::ranges::any_of(assignments, [](const auto& a) { return a.field->section == "gossip"; });
+  if (given("parallel.engine") && !gossip && config.parallel.engine != EngineKind::gossip) config.gossip = {};
   const bool dir = given("data.dir"), dirs = given("data.dirs");
   if (dir && !dirs) config.data.dirs.clear();
   if (dirs && !dir) config.data.dir.clear();
@@ -321,6 +329,9 @@ Config stored_config(std::string_view toml, std::string_view source) {
   config.run.name = "run";
   apply(config, origins, read_toml(toml, source));
   resolve(config, origins);
+  // Earlier versions took these keys and did nothing with them.
+  if (config.parallel.engine != EngineKind::gossip) config.gossip = {};
+  if (config.eval.interval < 0) config.eval.epochs = 0;
   validate(config, origins);
   return config;
 }

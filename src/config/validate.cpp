@@ -145,6 +145,10 @@ class Rules {
 
   void check_evaluation() const {
     const auto& eval = config_.eval;
+    if (eval.interval < 0 && eval.epochs > 0) {
+      fail_user("{} never evaluates, but {} asks for evaluations; leave one of them out",
+                say("eval.interval"), say("eval.epochs"));
+    }
     if (eval.patience > 0 && eval.interval <= 0 && eval.epochs == 0) {
       fail_user("{} counts evaluations on the way; set eval.interval or eval.epochs", say("eval.patience"));
     }
@@ -276,7 +280,14 @@ class Rules {
 
   void check_gossip() const {
     const auto& parallel = config_.parallel;
-    if (parallel.engine != EngineKind::gossip) return;
+    if (parallel.engine != EngineKind::gossip) {
+      for (const auto& field : config_fields()) {
+        if (field.section != "gossip" || !is_set(field.name())) continue;
+        fail_user("{} has no meaning without parallel.engine=gossip; set that, or leave it out",
+                  say(field.name()));
+      }
+      return;
+    }
     const int size = config_.gossip.worker_size;
     if (parallel.zero > 0 && size == 1) {
       fail_user("{} shards over the ranks of a worker, but {} has one; raise it, or set parallel.zero=0",

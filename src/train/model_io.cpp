@@ -236,7 +236,7 @@ Config load_model_config(const std::filesystem::path& where, std::span<const std
     for (const auto& [dir, weight] : config.data.dirs) dirs[data_dir_here(checkpoint, dir)] = weight;
     config.data.dirs = std::move(dirs);
   }
-  config.parallel = {};
+  config.parallel = {}, config.gossip = {};
   if (config.train.recompute_blocks.size() > 1) config.train.recompute_blocks.clear();  // of stages
   const Config saved = config;
   apply_arguments(config, overrides);

@@ -292,6 +292,38 @@ TEST(ConfigRules, GossipIsBetweenWorkers) {
   EXPECT_EQ(parse("", {"parallel.engine=gossip", "optim.ema=0.9"}).optim.ema, 0.9);
 }
 
+TEST(ConfigRules, AnArgumentReplacesWhetherTheFileEvaluates) {
+  const auto eval_of = [](const std::string& eval, const std::string& argument) {
+    const auto file = "[data]\ndir = 'd'\nsampling = 'epochs'\n[train]\nsteps = 10\n[eval]\n" + eval;
+    return parse_config(file, "c.toml", Arguments{argument}).eval;
+  };
+  const auto never = eval_of("epochs = 2\n", "eval.interval=-1");
+  EXPECT_EQ(never.interval, -1);
+  EXPECT_EQ(never.epochs, 0);
+  const auto by_epochs = eval_of("interval = -1\n", "eval.epochs=2");
+  EXPECT_EQ(by_epochs.interval, 0);
+  EXPECT_EQ(by_epochs.epochs, 2);
+  EXPECT_EQ(eval_of("interval = -1\n", "eval.epochs=0").interval, -1);
+}
+
+// Of a gossip run that goes on with all-reduce.
+TEST(ConfigRules, AnArgumentForAllReduceReplacesTheFilesGossip) {
+  const std::string gossip = "[parallel]\nengine = 'gossip'\n[gossip]\ntopology = 'ring'\nclip = 'bucket'\n";
+  EXPECT_EQ(parse(gossip, {"parallel.engine=allreduce"}).gossip.topology, "exp");
+  EXPECT_THAT(
+      error_with(gossip, {"parallel.engine=allreduce", "gossip.clip=bucket"}),
+      HasSubstr("gossip.topology = \"ring\" (c.toml:8) has no meaning without parallel.engine=gossip"));
+}
+
+TEST(ConfigRules, CheckpointsOfEarlierVersionsMayHaveKeysOfNoEffect) {
+  auto config = parse("");
+  config.gossip.topology = "ring";
+  config.eval.interval = -1, config.eval.epochs = 2;
+  const auto stored = stored_config(to_toml(config), "manifest.json");
+  EXPECT_EQ(stored.gossip.topology, "exp");
+  EXPECT_EQ(stored.eval.epochs, 0);
+}
+
 TEST(ConfigRules, ChunksGoWithInterleavedStages) {
   const auto config =
       parse("", {"parallel.pipeline=4", "parallel.chunks=3", "parallel.schedule=interleaved"});

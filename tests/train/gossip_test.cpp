@@ -155,7 +155,7 @@ TEST_F(Gossip, StepsAndEvaluationsAreToldInOrder) {
 // of one model on the whole batch: the micro-batches are the same. The tolerance is for sums of eight double
 // losses.
 TEST_F(Gossip, LossesAreMeansOverTheWorkers) {
-  train("one", with(kGossip, {"parallel.engine=allreduce", "log.interval=1"}));
+  train("one", with(kGossip, {"parallel.engine=allreduce", "gossip.bucket_mib=25", "log.interval=1"}));
   train_workers("workers", 4, {"log.interval=1", "optim.lr=1e-60"});  // parameters do not change
   const auto one = metrics("one").steps.front(), workers = metrics("workers").steps.front();
   EXPECT_NEAR(workers.loss, one.loss, 1e-12);
@@ -176,7 +176,7 @@ TEST_F(Gossip, AnotherNumberOfWorkersStartsFromTheAverage) {
                         "the mean of the workers' parameters and moments"));
   EXPECT_EQ(parameter("run", 6, 0), mean);
   EXPECT_EQ(parameter("run", 6, 1), mean);
-  go_on(1, 7, {"parallel.engine=allreduce"});
+  go_on(1, 7, {"parallel.engine=allreduce", "gossip.bucket_mib=25"});
   EXPECT_THAT(log_of("run"),
               HasSubstr("the checkpoint is of 2 workers and this run of one model: the start is "
                         "the mean of the workers' parameters and moments"));

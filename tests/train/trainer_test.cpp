@@ -161,13 +161,6 @@ TEST_F(Trainers, ACheckpointOfAnotherModelIsNoStart) {
   }
 }
 
-// Evaluations are of the moving average; there is no average of workers to go on from.
-TEST_F(Trainers, OneWorkerGoesOnFromItsParameters) {
-  train("run", {"optim.ema=0.9"});
-  train("kept", {"optim.ema=0.9", "gossip.continue_from_average=true"});
-  EXPECT_EQ(state("kept", 12), state("run", 12));
-}
-
 TEST_F(Trainers, EpochsBecomeSteps) {
   const Settings settings = {"data.sampling=epochs", "data.truncate=0.02", "train.steps=0", "train.epochs=2",
                              "lr_schedule.decay_steps=0"};
@@ -316,8 +309,6 @@ TEST_F(Trainers, AnIntervalOf0EvaluatesAtTheEndAndOneBelowNever) {
   train("never", {"eval.interval=-1"});
   EXPECT_THAT(steps("never"), ::testing::IsEmpty());
   EXPECT_THAT(log_of("never"), ::testing::ContainsRegex("done: 12 steps in [^,]*; the run is in"));
-  train("never", {"eval.interval=-1", "eval.epochs=1", "data.sampling=epochs", "run.name=epochs"});
-  EXPECT_THAT(steps("epochs"), ::testing::IsEmpty());
 }
 
 // The final model is evaluated on the whole test split, which is here equal to the val split.
