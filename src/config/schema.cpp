@@ -90,6 +90,8 @@ Field scheme_choice(std::string_view name, std::span<const Scheme> schemes, std:
 Bounds at_least(double low) { return {.low = low}; }
 Bounds above(double low) { return {.low = low, .low_open = true}; }
 Bounds between(double low, double high) { return {.low = low, .high = high}; }
+// The largest counts. Their sums, and an epoch's sequences times kEpochs, fit into 64 bits.
+constexpr std::int64_t kSteps = std::int64_t{1} << 40, kTokens = std::int64_t{1} << 50, kEpochs = 1 << 20;
 constexpr Bounds kFraction = {.low = 0, .high = 1, .high_open = true};
 constexpr Bounds kShare = {.low = 0, .high = 1, .low_open = true};
 
@@ -135,7 +137,7 @@ std::vector<Field> make_fields() {
           "gradient in another order each time, which is faster. layout: gradients are summed in one fixed "
           "order, so that any number of ranks gives the same bits (a little slower)."),
       number<&C::run, &Run::verify>(
-          "run.verify", at_least(0), "steps",
+          "run.verify", between(0, kSteps), "steps",
           "Finds processors and memory that err silently: every so many steps each data rank also computes "
           "the gradient of another one's first micro-batch and compares checksums. A difference stops the "
           "run before the update and names ranks, hosts and tensor. It costs the passes of one micro-batch. "
@@ -240,9 +242,9 @@ std::vector<Field> make_fields() {
           "by rounding. Must divide global_batch; micro-batches are assigned to the data ranks round-robin. "
           "0: the largest size that gives every data rank one micro-batch, or four per stage in a pipeline; "
           "with run.deterministic = layout the largest size that makes eight."),
-      number<&C::train, &Train::steps>("train.steps", at_least(0), "steps",
+      number<&C::train, &Train::steps>("train.steps", between(0, kSteps), "steps",
                                        "Optimizer steps of the whole run. Give this or epochs."),
-      number<&C::train, &Train::epochs>("train.epochs", at_least(0), "epochs",
+      number<&C::train, &Train::epochs>("train.epochs", between(0, kEpochs), "epochs",
                                         "Passes over the training data. Give this or steps."),
       number<&C::train, &Train::grad_clip>(
           "train.grad_clip", at_least(0), "",
@@ -339,31 +341,31 @@ std::vector<Field> make_fields() {
            {"constant", LrShape::constant},
            {"wsd", LrShape::wsd}},
           "Shape after the warmup. wsd: constant, then decay over the last decay_steps."),
-      number<&C::lr_schedule, &Lr::warmup_steps>("lr_schedule.warmup_steps", at_least(0), "steps",
+      number<&C::lr_schedule, &Lr::warmup_steps>("lr_schedule.warmup_steps", between(0, kSteps), "steps",
                                                  "Steps over which the learning rate rises to optim.lr."),
       number<&C::lr_schedule, &Lr::warmup_start>(
           "lr_schedule.warmup_start", kFraction, "",
           "Share of optim.lr at which the linear warmup starts. 0: 1 / (warmup_steps + 1), as in nanoGPT. 1 "
           "/ warmup_steps equals PyTorch's LinearLR with that start_factor."),
       number<&C::lr_schedule, &Lr::decay_steps>(
-          "lr_schedule.decay_steps", at_least(0), "steps",
+          "lr_schedule.decay_steps", between(0, kSteps), "steps",
           "cosine, linear: the step at which min_lr is reached (0: the last). wsd: length of the final "
           "decay (0: a fifth of the run)."),
-      number<&C::lr_schedule, &Lr::warmup_tokens>("lr_schedule.warmup_tokens", at_least(0), "tokens",
+      number<&C::lr_schedule, &Lr::warmup_tokens>("lr_schedule.warmup_tokens", between(0, kTokens), "tokens",
                                                   "In place of warmup_steps: training tokens, rounded up to "
                                                   "whole steps. 0: as warmup_steps says."),
       number<&C::lr_schedule, &Lr::decay_tokens>(
-          "lr_schedule.decay_tokens", at_least(0), "tokens",
+          "lr_schedule.decay_tokens", between(0, kTokens), "tokens",
           "decay_steps in training tokens, rounded up to whole steps. 0: as decay_steps says."),
       number<&C::lr_schedule, &Lr::min_lr>("lr_schedule.min_lr", at_least(0), "",
                                            "Learning rate after the decay."),
 
-      number<&C::eval, &EvalConfig::interval>("eval.interval", at_least(-1), "steps",
+      number<&C::eval, &EvalConfig::interval>("eval.interval", between(-1, kSteps), "steps",
                                               "Steps between evaluations; the last step is always followed "
                                               "by one, and by one of the test split where the data has "
                                               "it. 0: only at the end. -1: never."),
       number<&C::eval, &EvalConfig::epochs>(
-          "eval.epochs", at_least(0), "epochs",
+          "eval.epochs", between(0, kEpochs), "epochs",
           "Epochs between evaluations; given alone, it replaces eval.interval. 0: by interval only."),
       number<&C::eval, &EvalConfig::batches>("eval.batches", at_least(-1), "batches",
                                              "Instead of eval.sequences: this many batches of "
@@ -391,10 +393,10 @@ std::vector<Field> make_fields() {
       number<&C::eval, &EvalConfig::sample_tokens>("eval.sample_tokens", between(1, 1 << 20), "tokens",
                                                    "Length of the texts of eval.samples."),
 
-      number<&C::checkpoint, &CheckpointConfig::interval>("checkpoint.interval", at_least(0), "steps",
+      number<&C::checkpoint, &CheckpointConfig::interval>("checkpoint.interval", between(0, kSteps), "steps",
                                                           "Steps between checkpoints. 0: only at the end."),
       number<&C::checkpoint, &CheckpointConfig::epochs>(
-          "checkpoint.epochs", at_least(0), "epochs",
+          "checkpoint.epochs", between(0, kEpochs), "epochs",
           "Epochs between checkpoints; given alone, it replaces "
           "checkpoint.interval. 0: by interval only."),
       number<&C::checkpoint, &CheckpointConfig::keep>(
@@ -411,7 +413,7 @@ std::vector<Field> make_fields() {
           "the loss of a process or a host, the run goes on from there and loses at most one such "
           "checkpoint. Not with parallel.offload = disk."),
       number<&C::checkpoint, &CheckpointConfig::memory_interval>(
-          "checkpoint.memory_interval", at_least(1), "steps", "Steps between checkpoints in memory."),
+          "checkpoint.memory_interval", between(1, kSteps), "steps", "Steps between checkpoints in memory."),
       plain<&C::checkpoint, &CheckpointConfig::memory_dir>(
           "checkpoint.memory_dir",
           "Folder of the checkpoints in memory, on a memory file system (tmpfs) of each host. It needs room "
@@ -520,7 +522,7 @@ std::vector<Field> make_fields() {
           "Number of parts of the model, each of whole units, that are exchanged one after another in an "
           "interval (Streaming DiLoCo), so that each exchange is smaller."),
       number<&C::outer, &Outer::overlap>(
-          "outer.overlap", at_least(0), "steps",
+          "outer.overlap", between(0, kSteps), "steps",
           "Steps that workers go on training while a movement is on its way. 0: they wait for it."),
       number<&C::outer, &Outer::own_share>("outer.own_share", kFraction, "",
                                            "With outer.overlap a worker goes on from own_share * its own "
@@ -535,7 +537,8 @@ std::vector<Field> make_fields() {
           "Memory of a rank that a plan may take. 0: 80 % of the available memory; on this machine's GPU "
           "97 % of its memory."),
 
-      number<&C::log, &LogConfig::interval>("log.interval", at_least(1), "steps", "Steps between log lines."),
+      number<&C::log, &LogConfig::interval>("log.interval", between(1, kSteps), "steps",
+                                            "Steps between log lines."),
       plain<&C::log, &LogConfig::tensorboard>("log.tensorboard",
                                               "Write TensorBoard events into the run's folder."),
       plain<&C::log, &LogConfig::jsonl>(

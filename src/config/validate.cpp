@@ -1,6 +1,7 @@
 // Checks rules between keys, and refuses values that are not implemented.
 #include <fmt/ranges.h>
 
+#include <limits>
 #include <numeric>
 
 #include "config/optimizer_schemes.h"
@@ -194,14 +195,17 @@ class Rules {
     const auto& optim = config_.optim;
     const auto check_rate = [&](std::string_view key, double rate) {
       if (static_cast<float>(rate) < 1) return;
-      fail_user(
-          "{} has a decay rate that is 1 in float32, where an average of that rate never changes; use at "
-          "most 0.9999999",
-          say(key));
+      fail_user("{} has a rate that is 1 in float32, where nothing decays; use at most 0.9999999", say(key));
     };
     for (const double beta : optim.betas) check_rate("optim.betas", beta);
     check_rate("optim.momentum", optim.momentum);
     check_rate("optim.ema", optim.ema);
+    check_rate("outer.momentum", config_.outer.momentum);
+    check_rate("outer.own_share", config_.outer.own_share);
+    if (static_cast<float>(optim.eps) < std::numeric_limits<float>::min()) {
+      fail_user("{} is 0 or almost in float32, where updates divide by it; use at least 1e-37",
+                say("optim.eps"));
+    }
   }
 
   void check_trained() const {

@@ -89,7 +89,7 @@ TEST(Config, EveryKeyCanBeSetAndIsWrittenAndReadBack) {
 }
 
 TEST(Config, TomlReadsBackToTheSameConfig) {
-  auto config = parse("[optim]\nlr = 0.1234567890123456789\neps = 1e-300\nbetas = [0.1, 0.2]\n");
+  auto config = parse("[optim]\nlr = 0.1234567890123456789\nweight_decay = 1e-300\nbetas = [0.1, 0.2]\n");
   config.run.name = "a \"quoted\" name\\ with\ttab and ü";
   for (const bool comments : {false, true}) {
     const auto again = parse_config(to_toml(config, comments), "again.toml");
