@@ -90,9 +90,10 @@ std::string curve(const Panel& panel, const std::vector<PlotPoint>& points, std:
     ++drawn, ++together;
   }
   lift_pen();
-  return drawn < 2 ? ""
-                   : fmt::format("<path d=\"{}\" fill=\"none\" {}{}/>\n", path,
-                                 dots ? "stroke-linecap=\"round\" " : "", attributes);
+  if (drawn == 0) return "";
+  std::string ends = dots ? "stroke-linecap=\"round\" " : "";
+  if (drawn == 1) ends += "style=\"stroke-width:5;opacity:1\" ";  // a dot as thin as a curve is not seen
+  return fmt::format("<path d=\"{}\" fill=\"none\" {}{}/>\n", path, ends, attributes);
 }
 
 std::vector<PlotPoint> val_points(const Metrics& metrics) {

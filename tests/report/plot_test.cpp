@@ -88,6 +88,13 @@ TEST(Plot, APointBetweenGapsIsADot) {
                              HasSubstr("stroke-linecap=\"round\"")));
 }
 
+TEST(Plot, ARunOfOneRecordIsADot) {
+  const std::vector runs = {run_of("a", {3})};
+  EXPECT_THAT(plot_svg(runs),
+              testing::ContainsRegex(
+                  "<path d=\"M[0-9. ]+h0\" fill=\"none\" stroke-linecap=\"round\" style=\"stroke-width:5;"));
+}
+
 // The other losses stay visible.
 TEST(Plot, TheLastLossesOfARunThatDivergesLeaveTheAxis) {
   std::vector<double> losses;
