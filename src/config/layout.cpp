@@ -122,7 +122,7 @@ void resolve_layout(Config& config, int ranks, int ranks_per_host) {
         "most {}, or set train.micro_batch={}",
         cannot_share, count == 1 ? "one micro-batch" : fmt::format("{} micro-batches", count),
         train.global_batch, train.micro_batch, count * per_model,
-        largest_micro_batch(train.global_batch, data, train.global_batch));
+        largest_micro_batch(train.global_batch / workers, data / workers, train.global_batch));
   }
 }
 

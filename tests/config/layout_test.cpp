@@ -144,6 +144,12 @@ TEST(Workers, ThatCannotBeAreRefused) {
       layout_error(workers_of("exp", 24, 4), 4),
       "6 micro-batches of a step (train.global_batch = 24, train.micro_batch = 4) cannot be divided evenly "
       "among 4 workers; set train.micro_batch=3");
+  auto of_two = workers_of("ring", 20, 5);
+  of_two.gossip.worker_size = 2;
+  EXPECT_THAT(layout_error(of_two, 8), HasSubstr("8 ranks cannot share the 4 micro-batches"));
+  EXPECT_THAT(layout_error(of_two, 8), HasSubstr("set train.micro_batch=1"));
+  of_two.train.micro_batch = 1;
+  EXPECT_EQ(micro_batch(of_two, 8), 1);
   EXPECT_EQ(layout_error(workers_of("exp", 24), 6),
             "topology exp needs a power of two workers, not 6; 4 or 8 workers would do");
   EXPECT_EQ(layout_error(workers_of("ring", 15), 3),
