@@ -35,16 +35,23 @@ std::int64_t steps_of(const Config& config, const Mixture& data) {
   return (samples + config.train.global_batch - 1) / config.train.global_batch;
 }
 
-// Lengths in tokens become lengths in steps.
-void resolve_tokens(Config& config) {
+// Lengths in epochs and tokens become lengths in steps. Returns the keys that these come from, for errors.
+Origins resolve_lengths(Config& config, const Mixture& data) {
+  Origins origins;
   const std::int64_t of_step = std::int64_t{config.train.global_batch} * config.model.block_size;
-  const auto resolve = [&](std::int64_t& tokens, std::int64_t& steps) {
-    if (tokens > 0) steps = (tokens + of_step - 1) / of_step;
+  const auto resolve = [&](const std::string& name, std::int64_t& tokens, std::int64_t& steps) {
+    if (tokens == 0) return;
+    origins["lr_schedule." + name + "_steps"] = fmt::format("lr_schedule.{}_tokens = {}", name, tokens);
+    steps = (tokens + of_step - 1) / of_step;
     tokens = 0;
   };
   auto& schedule = config.lr_schedule;
-  resolve(schedule.warmup_tokens, schedule.warmup_steps);
-  resolve(schedule.decay_tokens, schedule.decay_steps);
+  resolve("warmup", schedule.warmup_tokens, schedule.warmup_steps);
+  resolve("decay", schedule.decay_tokens, schedule.decay_steps);
+  if (config.train.epochs > 0) origins["train.steps"] = fmt::format("train.epochs = {}", config.train.epochs);
+  config.train.steps = steps_of(config, data);
+  config.train.epochs = 0;
+  return origins;
 }
 
 Mixture open_alone(Config& config) {
@@ -70,9 +77,7 @@ Mixture open_alone(Config& config) {
     }
   }
   const bool from_epochs = config.train.steps == 0;
-  config.train.steps = steps_of(config, data);
-  config.train.epochs = 0;
-  resolve_tokens(config);
+  const auto origins = resolve_lengths(config, data);
   follow_steps(config, from_epochs);
   auto& schedule = config.lr_schedule;
   if (schedule.decay_steps == 0 && schedule.name != LrShape::constant) {
@@ -80,7 +85,7 @@ Mixture open_alone(Config& config) {
     schedule.decay_steps =
         schedule.name == LrShape::wsd ? std::min(steps / 5, steps - warmup) : std::max(steps, warmup + 1);
   }
-  validate(config);  // the steps of epochs are known only now
+  validate(config, origins);  // the steps of epochs and tokens are known only now
   return data;
 }
 

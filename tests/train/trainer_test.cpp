@@ -15,6 +15,7 @@
 namespace shoal::test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -168,8 +169,22 @@ TEST_F(Trainers, EpochsBecomeSteps) {
   Dataset data(given.data.dir, {.truncate = given.data.truncate});
   const auto windows = (data.train().size() - 1) / 8;
   EXPECT_EQ(train("run", settings).step, (2 * windows + 5) / 6);
-  EXPECT_THAT(user_error([&] { train("long", with(settings, {"lr_schedule.warmup_steps=1000000"})); }),
-              HasSubstr("lr_schedule.warmup_steps"));
+  EXPECT_THAT(
+      user_error([&] { train("long", with(settings, {"lr_schedule.warmup_steps=1000000"})); }),
+      AllOf(HasSubstr("lr_schedule.warmup_steps = 1000000 is longer"), HasSubstr("(train.epochs = 2)")));
+}
+
+// Six sequences of eight tokens a step.
+TEST_F(Trainers, AnErrorOfALengthNamesTheKeyInTokens) {
+  const Settings none = {"lr_schedule.warmup_steps=0", "lr_schedule.decay_steps=0"};
+  const auto refused = [&](const Settings& tokens) {
+    return user_error([&] { train("run", with(none, tokens)); });
+  };
+  EXPECT_EQ(refused({"lr_schedule.warmup_tokens=4800"}),
+            "lr_schedule.warmup_steps = 100 (lr_schedule.warmup_tokens = 4800) is longer than the run, "
+            "train.steps = 12; lower it");
+  EXPECT_THAT(refused({"lr_schedule.warmup_tokens=480", "lr_schedule.decay_tokens=240"}),
+              HasSubstr("lr_schedule.decay_steps = 5 (lr_schedule.decay_tokens = 240) ends before"));
 }
 
 TEST_F(Trainers, AStrideMakesMoreSequencesOfAnEpochAndStaysWithTheRun) {
