@@ -75,7 +75,9 @@ toml::table parse_toml(std::string_view text, std::string_view source) {
   } catch (const toml::parse_error& error) {
     const auto at = error.source().begin;
     if (const auto word = bare_word(line_of(text, at.line)); !word.empty()) {
-      fail_user("{}:{}: `{}` is not a value; text needs quotes: \"{}\"", source, at.line, word, word);
+      const auto meant = spelled_as_toml(word);
+      fail_user("{}:{}: `{}` is not a value; {}", source, at.line, word,
+                meant.empty() ? fmt::format("text needs quotes: \"{}\"", word) : "write " + meant);
     }
     fail_user("{}:{}:{}: this is not TOML: {}", source, at.line, at.column, error.description());
   }

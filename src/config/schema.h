@@ -66,6 +66,9 @@ std::vector<std::string> config_sections();
 // Sets one key. `where` is the prefix of every error: "file:line" or "argument ...". Throws UserError.
 void assign(const Field& field, Config& config, const RawValue& value, std::string_view where);
 
+// The value that a word means in other languages: "0.001" for ".001", "true" for "True". "" for other words.
+std::string spelled_as_toml(std::string_view word);
+
 // Throws UserError for an unknown key, with the nearest known one.
 [[noreturn]] void fail_unknown_key(std::string_view section, std::string_view key, std::string_view where);
 

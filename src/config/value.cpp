@@ -1,5 +1,7 @@
 // The value of one key: its text, and the check of a raw value against the key's type, range and choices.
 #include <algorithm>
+#include <cctype>
+#include <charconv>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -74,7 +76,12 @@ std::string show(const RawValue& value) {
 }
 
 [[noreturn]] void refuse(const Field& field, const RawValue& value, std::string_view where,
-                         const std::string& hint = {}) {
+                         std::string hint = {}) {
+  if (const auto* word = std::get_if<std::string>(&value)) {
+    const auto meant = spelled_as_toml(*word);
+    const bool flag = meant == "true" || meant == "false";
+    if (!meant.empty() && field.type() == (flag ? "true or false" : "a number")) hint = "; write " + meant;
+  }
   const std::string allowed = field.allowed();
   fail_user("{}: {} = {} is not allowed: it takes {}{}{}{}", where, field.name(), show(value), field.type(),
             allowed.empty() ? "" : ", ", allowed, hint);
@@ -261,6 +268,16 @@ void assign(const Field& field, Config& config, const RawValue& value, std::stri
                  },
              },
              field.ref(config));
+}
+
+std::string spelled_as_toml(std::string_view word) {
+  std::string lower(word);
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (lower == "true" || lower == "false") return lower;
+  double number = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+  const bool whole = error == std::errc() && end == word.data() + word.size();
+  return word.starts_with('.') && whole ? fmt::format("0{}", word) : "";
 }
 
 void fail_unknown_key(std::string_view section, std::string_view key, std::string_view where) {

@@ -52,6 +52,12 @@ TEST(ConfigCommand, ErrorsNameFileLineAndArgument) {
   write_file(dir / "bare.toml", "[train]\nsteps = ten # of them\n");
   expect_user_error(run({"config", "--dump", "bare.toml"}, dir.path()),
                     "bare.toml:2: `ten` is not a value; text needs quotes: \"ten\"");
+  write_file(dir / "point.toml", "[optim]\nlr = .001\n");
+  expect_user_error(run({"config", "--dump", "point.toml"}, dir.path()),
+                    "point.toml:2: `.001` is not a value; write 0.001");
+  write_file(dir / "true.toml", "[model]\nbias = True\n");
+  expect_user_error(run({"config", "--dump", "true.toml"}, dir.path()),
+                    "true.toml:2: `True` is not a value; write true");
   write_file(dir / "path.toml", "[data]\ndir = data/mine\n");
   expect_user_error(run({"config", "--dump", "path.toml"}, dir.path()), "path.toml:2: `data/mine`");
   write_file(dir / "broken.toml", "[data\ndir = \"data\"\n");
