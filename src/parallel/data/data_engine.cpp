@@ -130,7 +130,7 @@ DataEngine::DataEngine(Backend& backend, Mesh& mesh, const GptConfig& config, co
       mixer_.emplace(stream_, mesh.peers(), options.gossip->topology, trained_, buckets_, weights_,
                      buffers_.mixed);
     }
-    average_.emplace(backend, stream_, mesh, trained_, options.part, weights_, buffers_.average);
+    average_.emplace(backend, stream_, mesh, trained_, norm_, weights_, buffers_.average);
   }
   if (options.outer) {
     const auto* topology = options.gossip ? &options_.gossip->topology : nullptr;

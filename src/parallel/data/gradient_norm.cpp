@@ -18,12 +18,15 @@ void GradientNorm::begin_step() {
   added_.assign(static_cast<std::size_t>(plan_.unit_count()), false);
 }
 
-// Adds the squares of this rank's piece of a unit, block by block. Gradients that all tensor ranks hold count
-// on the first.
 void GradientNorm::add(GradientReducer& reducer, int unit) {
   added_[static_cast<std::size_t>(unit)] = true;
   const auto piece = plan_.my_piece(unit);
-  const Tensor x = part_of(reducer.reduced(unit), plan_.replica() * piece.count(), piece.count());
+  add_part(unit, piece, part_of(reducer.reduced(unit), plan_.replica() * piece.count(), piece.count()));
+}
+
+// Adds squares, block by block. Elements that all tensor ranks hold count on the first.
+void GradientNorm::add_part(int unit, const ElementRange& here, const Tensor& x) {
+  const auto piece = plan_.my_piece(unit);
   const Tensor totals = part_of(buffers_.block_squares, first_block(unit), blocks_of(unit));
   const auto add_range = [&](const ElementRange& range) {
     for (std::int64_t at = range.begin; at < range.end;) {
@@ -33,14 +36,14 @@ void GradientNorm::add(GradientReducer& reducer, int unit) {
           blocks > 0 ? blocks * ShardPlan::kBlock : std::min(range.end - at, ShardPlan::kBlock - in_block);
       stream_.sum_squares(
           part_of(totals, (at - piece.begin) / ShardPlan::kBlock, std::max<std::int64_t>(blocks, 1)),
-          part_of(x, at - piece.begin, n));
+          part_of(x, at - here.begin, n));
       at += n;
     }
   };
-  if (part_.tensor.rank == 0) return add_range(piece);
+  if (part_.tensor.rank == 0) return add_range(here);
   const auto& common = plan_.unit(unit).replicated;
-  add_range(piece & ElementRange{0, common.begin});
-  add_range(piece & ElementRange{common.end, plan_.padded(unit)});
+  add_range(here & ElementRange{0, common.begin});
+  add_range(here & ElementRange{common.end, plan_.padded(unit)});
 }
 
 // From the data ranks' blocks, or this one's where it is alone, to one number per unit.
@@ -61,7 +64,10 @@ void GradientNorm::measure(GradientReducer& reducer, std::int64_t step) {
   plan_.for_units([&](int u) {
     if (!added_[static_cast<std::size_t>(u)]) add(reducer, u);
   });
-  const auto purpose = fmt::format("step {}, norm of the gradient", step + 1);
+  sum(fmt::format("step {}, norm of the gradient", step + 1));
+}
+
+void GradientNorm::sum(const std::string& purpose) {
   pieces_.set_purpose(purpose);
   if (pieces_.size() > 1) pieces_.all_gather(buffers_.all_block_squares, buffers_.block_squares).wait();
   backend_.zero(buffers_.unit_squares);

@@ -1,5 +1,6 @@
-// The norm of the whole model's gradient: sums of blocks, added in the order of the unit, and of units, added
-// in the model's, so that it is the same bits on every rank and in every layout.
+// The norm of the whole model's gradient, or of anything of its shape: sums of blocks, added in the order of
+// the unit, and of units, added in the model's, so that it is the same bits on every rank and in every
+// layout.
 #pragma once
 
 #include <vector>
@@ -39,7 +40,11 @@ class GradientNorm {
   // Measures the reduced gradient, with the units that have not been added, after the reducer has finished.
   // Collective over mesh.worker().
   void measure(GradientReducer& reducer, std::int64_t step);
-  // The square of the norm, f64 [1].
+  // The same in steps, for anything of the gradient's shape: begin_step(), parts of this rank's pieces that
+  // begin and end with a block, and their sum.
+  void add_part(int unit, const ElementRange& here, const Tensor& x);
+  void sum(const std::string& purpose);
+  // The square of the norm, f64 [1], which every rank of the worker has.
   const Tensor& squares() const { return buffers_.squares; }
 
  private:

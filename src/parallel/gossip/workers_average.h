@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "parallel/data/gradient_norm.h"
 #include "parallel/data/gradient_reducer.h"
 #include "parallel/data/optimizer_state.h"
 #include "parallel/data/weight_store.h"
@@ -12,25 +13,22 @@
 namespace shoal {
 
 struct AverageBuffers {
-  static constexpr std::int64_t kChunk = 1 << 16;
-  Tensor chunk;    // f32 [kChunk], through which the distance is taken
-  Tensor squares;  // f64 [1]
+  static constexpr std::int64_t kChunk = 64 * ShardPlan::kBlock;
+  Tensor chunk;  // f32 [kChunk], through which the distance is taken
 
-  static AverageBuffers take(Arena& arena) {
-    return {arena.take(DType::f32, {kChunk}), arena.take(DType::f64, {1})};
-  }
+  static AverageBuffers take(Arena& arena) { return {arena.take(DType::f32, {kChunk})}; }
 };
 
 class WorkersAverage {
  public:
-  // All must outlive this.
-  WorkersAverage(Backend& backend, StateStream& stream, Mesh& mesh, const ShardPlan& plan,
-                 const ModelPart& part, WeightStore& weights, const AverageBuffers& buffers)
+  // All must outlive this. `norm` is of `plan`, and free between steps.
+  WorkersAverage(Backend& backend, StateStream& stream, Mesh& mesh, const ShardPlan& plan, GradientNorm& norm,
+                 WeightStore& weights, const AverageBuffers& buffers)
       : backend_(backend),
         stream_(stream),
         mesh_(mesh),
         plan_(plan),
-        part_(part),
+        norm_(norm),
         weights_(weights),
         buffers_(buffers) {}
 
@@ -44,7 +42,7 @@ class WorkersAverage {
   StateStream& stream_;
   Mesh& mesh_;
   const ShardPlan& plan_;
-  ModelPart part_;
+  GradientNorm& norm_;
   WeightStore& weights_;
   AverageBuffers buffers_;
 };

@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <mutex>
+#include <set>
+
 #include "parallel/gossip/topology_schemes.h"
 #include "parallel/gossip_run.h"
 #include "parallel/rounding_bound.h"
@@ -70,6 +73,31 @@ TEST(GossipMesh, WorkersOfTensorRanksEqualThoseOfOneTensorGroup) {
     expect_same(kTensorLayouts, group, DType::f32);
     expect_same(kTensorLayouts, group, DType::bf16);
   }
+}
+
+// What each rank is told after the last step: one number.
+double consensus_distance(const RanksRun& run) {
+  std::set<double> told;
+  std::mutex mutex;
+  train_workers(run, [&](RankOfRun& rank, RunOutcome& outcome) {
+    for (int step = 0; step < run.steps; ++step) rank.step(step, outcome);
+    const double distance = rank.engine().show_average();
+    rank.engine().drop_average();
+    const std::lock_guard lock(mutex);
+    told.insert(distance);
+  });
+  EXPECT_EQ(told.size(), 1u);
+  return *told.begin();
+}
+
+TEST(GossipMesh, TheConsensusDistanceHasTheSameBitsInEveryLayout) {
+  const double of_one = consensus_distance(gossip_mesh_run(kOfOneRank));
+  EXPECT_GT(of_one, 0);
+  for (const auto& layout : kLayouts)
+    EXPECT_EQ(consensus_distance(gossip_mesh_run(layout)), of_one) << description(layout);
+  const double of_group = consensus_distance(gossip_mesh_run({.mesh = {.tensor = 2}}));
+  for (const auto& layout : kTensorLayouts)
+    EXPECT_EQ(consensus_distance(gossip_mesh_run(layout)), of_group) << description(layout);
 }
 
 // Averaging adds two roundings of the parameters per step, equal in both runs, and amplifies no differences.
