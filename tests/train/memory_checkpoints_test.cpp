@@ -234,7 +234,7 @@ TEST_F(MemoryRuns, AreTakenWhereTheDiskHasTheStateWithoutALink) {
 
 // The process died before the best was on the disk.
 TEST_F(MemoryRuns, AStateThatWasTheBestStillIs) {
-  const auto settings = in_memory({"checkpoint.interval=4", "eval.interval=8"});
+  const auto settings = in_memory({"checkpoint.interval=4", "eval.interval=8", "eval.at_start=false"});
   const auto checkpoints = checkpoint("run", 8).parent_path();
   fail_after(8, "run", settings, 2, checkpoints / "best");
   ASSERT_EQ(fs::read_symlink(checkpoints / "best"), checkpoint("run", 8).filename());
