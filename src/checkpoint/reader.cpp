@@ -17,10 +17,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
+// Of a folder with a checkpoint's name the missing manifest is reported. Runs may be called "step-law".
 bool is_checkpoint(const fs::path& directory) {
   std::error_code ignored;
   return fs::is_regular_file(directory / kManifestName, ignored) ||
-         directory.filename().string().starts_with("step-");  // the missing manifest is then what is reported
+         directory.filename() == step_directory_name(step_of(directory));
 }
 
 std::vector<TensorSlice> slices_of(const TensorRecord& tensor) {

@@ -266,9 +266,8 @@ TEST_F(DamagedCheckpoint, AMissingManifestIsNamed) {
 TEST_F(DamagedCheckpoint, AChangedManifestIsRefused) {
   const fs::path path = directory_ / "manifest.json";
   const std::string good = slurp(path);
-  for (const std::string& bad :
-       {std::string(), good.substr(0, good.size() / 2), std::string("[]"), std::string("{}"),
-        "{" + deep_json("model") + "}"}) {
+  for (const std::string& bad : {std::string(), good.substr(0, good.size() / 2), std::string("[]"),
+                                 std::string("{}"), "{" + deep_json("model") + "}"}) {
     spill(path, bad);
     EXPECT_THAT(verify_checkpoint(directory_), ElementsAre(HasSubstr("manifest.json"))) << bad.substr(0, 99);
   }
@@ -331,6 +330,13 @@ TEST(FindCheckpoint, AcceptsARunItsCheckpointsAndOneOfThem) {
   EXPECT_EQ(find_checkpoint(seven), seven);
   fs::remove(run / "checkpoints/latest");
   EXPECT_EQ(find_checkpoint(run.path()), twelve);
+}
+
+TEST(FindCheckpoint, ARunMayBeCalledLikeAStep) {
+  const ScratchDir runs;
+  const TestTensor a("a", DType::f32, {2}, 1);
+  CheckpointStore(runs / "step-law").save(info_of(7), std::vector{a.view()});
+  EXPECT_EQ(find_checkpoint(runs / "step-law").filename(), "step-00000007");
 }
 
 TEST(FindCheckpoint, SaysWhatItLookedFor) {
