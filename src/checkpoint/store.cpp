@@ -120,7 +120,11 @@ void CheckpointStore::name(const char* link, const fs::path& checkpoint) {
                 path.string(), aside.string());
     }
   }
-  replace_symlink(path, checkpoint.filename().string());
+  if (replace_symlink(path, checkpoint.filename().string()) || std::exchange(no_links_told_, true)) return;
+  log::warn(
+      "the file system of {} cannot hold links: the latest checkpoint is that of the highest step, the best "
+      "one the last with \"best\": true in its {}",
+      root_.string(), kManifestName);
 }
 
 std::vector<fs::path> CheckpointStore::list() const { return list_checkpoints(root_); }

@@ -98,6 +98,7 @@ class CheckpointStore {
   StoreOptions options_;
   SliceBuffer buffer_;
   std::int64_t attempts_ = 0;
+  bool no_links_told_ = false;
   std::stop_source stop_;
   std::thread thread_;
   std::mutex mutex_;

@@ -164,15 +164,25 @@ bool swap_names(const fs::path& one, const fs::path& other) {
   fail_user("cannot swap {} and {}: {}", one.string(), other.string(), reason());
 }
 
-void replace_symlink(const fs::path& link, const std::string& target) {
+bool replace_symlink(const fs::path& link, const std::string& target) {
   const auto beside = partial_beside(link);
   std::error_code ignored;
   fs::remove(beside, ignored);
   std::error_code error;
   fs::create_symlink(target, beside, error);
+  // vfat says EPERM.
+  const bool without_links = error == std::errc::operation_not_permitted ||
+                             error == std::errc::operation_not_supported ||
+                             error == std::errc::function_not_supported;
+  if (without_links) {
+    error.clear();
+    if (fs::is_symlink(fs::symlink_status(link, ignored))) fs::remove(link, error);
+    if (!error) return false;
+  }
   if (!error) fs::rename(beside, link, error);
   if (error) fail_user("cannot point {} at {}: {}", link.string(), target, error.message());
   sync_directory(link.parent_path());
+  return true;
 }
 
 }  // namespace shoal

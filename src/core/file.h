@@ -95,7 +95,8 @@ void sync_path_to(const std::filesystem::path& directory);
 bool swap_names(const std::filesystem::path& one, const std::filesystem::path& other);
 
 // Points `link` at `target` (relative to the link's directory) in one step: readers see the old target or the
-// new one.
-void replace_symlink(const std::filesystem::path& link, const std::string& target);
+// new one. Returns false where the file system has no links; an old link, which would name the old target, is
+// removed then. Throws UserError, with the system's reason, where it fails.
+bool replace_symlink(const std::filesystem::path& link, const std::string& target);
 
 }  // namespace shoal

@@ -267,7 +267,12 @@ class HubModel {
     make_folder(blob.parent_path());
     make_folder(snapshot());
     if (!is_there(blob)) download(file, blob);
-    replace_symlink(link, "../../blobs/" + file.etag);
+    if (!replace_symlink(link, "../../blobs/" + file.etag)) {
+      fail_user(
+          "the file system of {} cannot hold links, which a cache of the hub needs; HF_HOME names another "
+          "place",
+          link.string());
+    }
   }
 
   void download(const HubFile& file, const fs::path& blob) const {

@@ -204,6 +204,36 @@ TEST_F(HardLimits, ADatasetThatIsNotOnTheDiskReplacesNone) {
   }
 }
 
+// vfat, for one, has no links. The newest checkpoint is the latest then, and the best is marked.
+TEST_F(HardLimits, ARunNeedsNoLinks) {
+  const auto train_without_links = [&](int error, const Settings& settings) {
+    const auto result = run(
+        train_command(with({"init.from=auto", "checkpoint.keep=1", "eval.interval=20"}, settings)),
+        folder_.path(), {kPreload, fmt::format("SHOAL_FAILING_CALL=symlink runs/tiny {} 1 1000000", error)});
+    EXPECT_EQ(result.code, 0) << result.err;
+    const auto said = result.err.find("cannot hold links");
+    EXPECT_NE(said, std::string::npos) << result.err;
+    EXPECT_EQ(said, result.err.rfind("cannot hold links")) << result.err;
+  };
+  const auto checkpoints = [&] {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(file("runs/tiny/checkpoints")))
+      names.push_back(entry.path().filename());
+    return names;
+  };
+  using ::testing::UnorderedElementsAre;
+  train_without_links(EPERM, {"train.steps=20"});
+  EXPECT_THAT(checkpoints(), UnorderedElementsAre("step-00000020"));
+  train_without_links(ENOSYS, {"train.steps=40", "optim.lr=5"});  // which makes the model worse
+  EXPECT_THAT(checkpoints(), UnorderedElementsAre("step-00000020", "step-00000040"));
+  // Links that another system made would not follow.
+  for (const char* name : {"latest", "best"})
+    fs::create_directory_symlink("step-00000020", file("runs/tiny/checkpoints") / name);
+  train_without_links(EOPNOTSUPP, {"train.steps=50", "optim.lr=5"});
+  EXPECT_THAT(checkpoints(), UnorderedElementsAre("step-00000020", "step-00000050"));
+  EXPECT_THAT(shoal({"eval", "--checkpoint", "runs/tiny"}).out, HasSubstr("after step 50"));
+}
+
 TEST_F(HardLimits, AClockThatRunsBackwardsChangesNoTime) {
   const auto result = run({"train", "tiny.toml", "log.tensorboard=true"}, folder_.path(),
                           {kPreload, "SHOAL_FAILING_CLOCK=3600"});
