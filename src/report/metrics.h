@@ -108,7 +108,8 @@ class JsonlSink : public MetricsSink {
 };
 
 // Writes a TensorBoard event file (TFRecord framing) in `folder`. A resumed run adds a new file, which makes
-// TensorBoard discard all events after the resume's step. Throws UserError as JsonlSink does.
+// TensorBoard discard all events after the resume's step. Throws UserError when the file cannot be created,
+// and where there is no room for a measurement.
 class TensorBoardSink : public MetricsSink {
  public:
   explicit TensorBoardSink(const std::filesystem::path& folder, std::optional<ResumePoint> resume = {});
@@ -124,7 +125,6 @@ class TensorBoardSink : public MetricsSink {
     double value;
   };
   void write_scalars(std::int64_t step, std::initializer_list<Scalar> scalars);
-  void write_record(const std::string& payload);
 
   RecordFile file_;
 };

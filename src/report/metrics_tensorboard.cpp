@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "core/error.h"
 #include "core/host.h"
 #include "report/crc32c.h"
 #include "report/metrics.h"
@@ -39,25 +40,29 @@ std::string little_endian(T value) {
   return bytes;
 }
 
+// TFRecord: length, checksum of the length, payload, checksum of the payload; all little-endian.
+std::string to_record(const tensorboard::Event& event) {
+  const auto payload = event.SerializeAsString();
+  const auto length = little_endian(static_cast<std::uint64_t>(payload.size()));
+  return length + little_endian(masked_crc32c(length)) + payload + little_endian(masked_crc32c(payload));
+}
+
 }  // namespace
 
 TensorBoardSink::TensorBoardSink(const std::filesystem::path& folder, std::optional<ResumePoint> resume)
     : file_(folder / file_name()) {
   auto version = event_at(0);
   version.set_file_version("brain.Event:2");
-  write_record(version.SerializeAsString());
+  auto records = to_record(version);
   if (resume) {
     auto start = event_at(resume->step + 1);
     start.mutable_session_log()->set_status(tensorboard::SessionLog::START);
-    write_record(start.SerializeAsString());
+    records += to_record(start);
   }
-}
-
-// TFRecord: length, checksum of the length, payload, checksum of the payload; all little-endian.
-void TensorBoardSink::write_record(const std::string& payload) {
-  const auto length = little_endian(static_cast<std::uint64_t>(payload.size()));
-  file_.append(length + little_endian(masked_crc32c(length)) + payload +
-               little_endian(masked_crc32c(payload)));
+  try {
+    file_.append(records);
+  } catch (const UserError&) {  // a full disk: the first measurement says so, and is written with these
+  }
 }
 
 void TensorBoardSink::write_scalars(std::int64_t step, std::initializer_list<Scalar> scalars) {
@@ -67,7 +72,7 @@ void TensorBoardSink::write_scalars(std::int64_t step, std::initializer_list<Sca
     entry->set_tag(tag);
     entry->set_simple_value(static_cast<float>(value));
   }
-  write_record(event.SerializeAsString());
+  file_.append(to_record(event));
 }
 
 void TensorBoardSink::write(const StepRecord& record) {

@@ -172,7 +172,7 @@ TEST_F(FullDisk, AsASmallFileSystem) {
         std::ofstream filler(file("runs/tiny/filler"), std::ios::binary);
         while (filler.put('x').flush()) {
         }
-        const auto result = train(settings);
+        const auto result = train(with(settings, {"log.tensorboard=true"}));
         EXPECT_THAT(result.err, AllOf(HasSubstr("runs/tiny has 0 B free"), HasSubstr("none can be saved")));
         return result;
       },

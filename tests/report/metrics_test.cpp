@@ -263,5 +263,21 @@ TEST_F(MetricsTest, TensorBoardEventsReadBack) {
   EXPECT_EQ(events[5].summary().value(0).simple_value(), 3.0f);
 }
 
+// A run may go on on a full disk.
+TEST_F(MetricsTest, TensorBoardEventsWaitForSpace) {
+  std::optional<TensorBoardSink> sink;
+  {
+    const test::FileSizeLimit full(0);
+    sink.emplace(dir_, 5);
+    EXPECT_THROW(sink->write(StepRecord{.step = 6}), UserError);
+  }
+  sink->flush();
+  const auto events = read_events(read(sink->path()));
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[0].file_version(), "brain.Event:2");
+  EXPECT_EQ(events[1].session_log().status(), tensorboard::SessionLog::START);
+  EXPECT_EQ(events[2].step(), 6);
+}
+
 }  // namespace
 }  // namespace shoal
