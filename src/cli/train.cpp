@@ -8,6 +8,7 @@
 #include "cli/command.h"
 #include "cli/dry_run.h"
 #include "cli/planning.h"
+#include "core/error.h"
 #include "core/file.h"
 #include "core/interrupt.h"
 #include "core/log.h"
@@ -20,9 +21,14 @@ namespace {
 
 // The picture of the predicted step; a layout that was given has none, nor one from an earlier start.
 void keep_timeline(const std::optional<RankedPlan>& planned, const std::filesystem::path& file) {
-  if (planned) return replace_text(file, timeline_svg(*planned));
   std::error_code ignored;
   std::filesystem::remove(file, ignored);
+  if (!planned) return;
+  try {
+    replace_text(file, timeline_svg(*planned));
+  } catch (const UserError& error) {  // a full disk, on which a run may go on
+    log::warn("{}; training goes on without the picture of the plan", error.what());
+  }
 }
 
 }  // namespace

@@ -234,6 +234,16 @@ TEST_F(HardLimits, ARunNeedsNoLinks) {
   EXPECT_THAT(shoal({"eval", "--checkpoint", "runs/tiny"}).out, HasSubstr("after step 50"));
 }
 
+TEST_F(HardLimits, ARunNeedsNoPictureOfItsPlan) {
+  write_file(file("runs/tiny/plan.svg"), "of an earlier start");
+  const auto result = run(train_command({"parallel.plan=auto"}), folder_.path(),
+                          {kPreload, fmt::format("SHOAL_FAILING_CALL=open plan.svg {} 1 1000000", ENOSPC),
+                           "XDG_CACHE_HOME=" + file("cache").string()});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("plan.svg"), HasSubstr("No space left on device")));
+  EXPECT_FALSE(fs::exists(file("runs/tiny/plan.svg")));
+}
+
 TEST_F(HardLimits, AClockThatRunsBackwardsChangesNoTime) {
   const auto result = run({"train", "tiny.toml", "log.tensorboard=true"}, folder_.path(),
                           {kPreload, "SHOAL_FAILING_CLOCK=3600"});
