@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/trace.h"
+#include "train/start.h"
 #include "train/worker_state.h"
 
 namespace shoal {
@@ -54,8 +55,16 @@ std::int64_t RunSaver::settle() {
   return error.empty() ? -1 : best;
 }
 
+bool RunSaver::has_same_validation_data(const CheckpointInfo& saved) const {
+  return shoal::has_same_validation_data(saved, described_, data_);
+}
+
+double RunSaver::best_loss() {
+  return saver_.best_loss([this](const auto& saved) { return has_same_validation_data(saved); });
+}
+
 void RunSaver::settle_best(TrainState& state) {
-  if (saving_best_ >= 0 && settle() >= 0) state.best_val_loss = saver_.best_loss();
+  if (saving_best_ >= 0 && settle() >= 0) state.best_val_loss = best_loss();
 }
 
 bool RunSaver::begin(TrainState& state, bool best) {
@@ -63,7 +72,7 @@ bool RunSaver::begin(TrainState& state, bool best) {
   if (failed == state.step) {
     best = true;
   } else if (failed >= 0) {
-    state.best_val_loss = saver_.best_loss();
+    state.best_val_loss = best_loss();
   }
   if (last_saved_ == state.step && !best) return false;
   auto& mesh = runtime_.mesh();
@@ -76,7 +85,7 @@ bool RunSaver::begin(TrainState& state, bool best) {
 
 void RunSaver::save(TrainState& state, bool best) {
   const trace::Span span("checkpoint", "save");
-  if (begin(state, best) && plan_.on_disk() && settle() >= 0) state.best_val_loss = saver_.best_loss();
+  if (begin(state, best) && plan_.on_disk() && settle() >= 0) state.best_val_loss = best_loss();
 }
 
 void RunSaver::save_at_end(TrainState& state) {

@@ -33,6 +33,9 @@ class RunSaver {
   // A loss counts as the best only where it has a checkpoint: where that of the last best failed, the best is
   // again the one before. Collective.
   void settle_best(TrainState& state);
+  // Infinity where there is none, or it is of other validation data. Collective.
+  double best_loss();
+  bool has_same_validation_data(const CheckpointInfo& saved) const;
 
   // Rank 0: logs a failure as soon as it is known.
   void tell_failures();

@@ -48,11 +48,12 @@ void Saver::mend_best(const std::filesystem::path& checkpoint) {
   }
 }
 
-double Saver::best_loss() {
+double Saver::best_loss(const std::function<bool(const CheckpointInfo&)>& counts) {
   double loss = std::numeric_limits<double>::infinity();
   if (const auto best = store_->best(); best && ranks_.rank() == 0) {
     try {
-      loss = read_manifest(*best).info.state.value("best_val_loss", loss);
+      const auto info = read_manifest(*best).info;
+      if (counts(info)) loss = info.state.value("best_val_loss", loss);
     } catch (const std::exception& error) {  // it cannot be gone back to
       log::warn("{}; the next evaluation is the best", error.what());
     }

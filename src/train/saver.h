@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -30,9 +31,9 @@ class Saver {
   // Points `best` at a checkpoint that was saved as the best and is newer than what it names: the process may
   // have died before. Rank 0 does.
   void mend_best(const std::filesystem::path& checkpoint);
-  // The loss of the checkpoint that `best` names; infinity where there is none. Collective: as rank 0 sees
-  // it.
-  double best_loss();
+  // The loss of the checkpoint that `best` names; infinity where there is none, or its loss does not count
+  // here. Collective: as rank 0 sees it.
+  double best_loss(const std::function<bool(const CheckpointInfo&)>& counts);
 
  private:
   Communicator& ranks_;

@@ -220,6 +220,16 @@ nlohmann::json describe_contents(const Mixture& data) {
   return contents;
 }
 
+bool has_same_validation_data(const CheckpointInfo& saved, const Config& config, const nlohmann::json& now) {
+  const auto before = saved.state.value("data", nlohmann::json());
+  const auto theirs = stored_config(saved.config, kManifestName).data.sources(), mine = config.data.sources();
+  std::size_t i = 0;
+  return std::ranges::equal(theirs, mine, [&](const auto& their, const auto& my) {
+    const nlohmann::json::json_pointer val(mine.size() > 1 ? fmt::format("/sources/{}/val", i++) : "/val");
+    return their.second == my.second && (!before.contains(val) || before.at(val) == now.at(val));
+  });
+}
+
 void check_contents(const nlohmann::json& saved, const Config& before, const Config& now, const Mixture& data,
                     const std::string& checkpoint) {
   const auto dirs = before.data.sources();

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "checkpoint/manifest.h"
 #include "comm/communicator.h"
 #include "config/config.h"
 #include "core/error.h"
@@ -14,8 +15,8 @@
 namespace shoal {
 
 // Rank 0, which has the run's lock: settles init.from = "auto" to "resume" where the run's folder holds a
-// checkpoint, and to the rest of its value ("scratch" where there is none) where it does not. Throws UserError
-// when a run that begins anew would meet an earlier one.
+// checkpoint, and to the rest of its value ("scratch" where there is none) where it does not. Throws
+// UserError when a run that begins anew would meet an earlier one.
 std::string settle_start(const Config& config);
 
 // Renames the measurements of an attempt that ended before its first checkpoint, if there are any.
@@ -38,6 +39,9 @@ void check_resume(const Config& saved, const Config& now, bool counted, const st
 
 // Sizes and checksums of the train and val split, as a checkpoint holds them.
 nlohmann::json describe_contents(const Mixture& data);
+// Whether losses of a checkpoint are of the validation data that `now` describes, in the same mixture.
+// Contents that a checkpoint does not describe, as older ones do not, count as the same.
+bool has_same_validation_data(const CheckpointInfo& saved, const Config& config, const nlohmann::json& now);
 // Refuses to resume with other data than `saved` describes, unless init.other_data allows it. Splits that it
 // does not describe, as older checkpoints do not, are not checked.
 void check_contents(const nlohmann::json& saved, const Config& before, const Config& now, const Mixture& data,

@@ -253,9 +253,14 @@ void Trainer::Run::load(const std::filesystem::path& from) {
   }
   spikes = SpikeDetector(config.train.spike_zscore, config.train.spike_window, state.loss_window);
   saver->set_saved(state.step);
+  if (!saver->has_same_validation_data(read_manifest(from).info)) {
+    log::info("the validation data are others than the checkpoint's: the best val loss is sought anew");
+    state.best_val_loss = std::numeric_limits<double>::infinity();
+    state.evaluations_since_best = 0;
+  }
   if (!config.checkpoint.best) return;
   saver->store().mend_best(from);
-  state.best_val_loss = saver->store().best_loss();
+  state.best_val_loss = saver->best_loss();
 }
 
 Trainer::Run::Outcome Trainer::Run::step(BatchLoader& loader) {

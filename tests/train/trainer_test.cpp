@@ -395,6 +395,33 @@ TEST_F(Trainers, StopEarlyWhereTheValLossNoLongerFalls) {
               HasSubstr("eval.interval"));
 }
 
+// Losses of other validation data, or of a mixture with other weights, are not compared.
+TEST_F(Trainers, OtherValidationDataHaveABestOfTheirOwn) {
+  const TempFolder data;
+  std::vector<std::uint16_t> easy(400, 1), hard(400);
+  for (std::size_t i = 0; i < hard.size(); ++i) hard[i] = static_cast<std::uint16_t>(i * i % 13);
+  for (const auto& [name, ids] : {std::pair{"easy", easy}, {"hard", hard}}) {
+    fs::create_directory(data / name);
+    for (const char* split : {"/train.bin", "/val.bin"}) data.write_ids(std::string(name) + split, ids);
+  }
+  const auto folder = data.path().string();
+  const auto mixture = [&](int of_easy, int of_hard) {
+    return fmt::format(R"(data.dirs={{"{0}/easy" = {1}, "{0}/hard" = {2}}})", folder, of_easy, of_hard);
+  };
+  const std::vector<std::pair<Settings, Settings>> changes = {
+      {{mixture(9, 1)}, {mixture(1, 9)}},
+      {{"data.dir=" + folder + "/easy"}, {"data.dir=" + folder + "/hard", "init.other_data=true"}}};
+  for (const auto& [before, after] : changes) {
+    const std::string name = before == changes[0].first ? "mixed" : "moved";
+    const auto go_on = with(after, {"model.vocab_size=13", "init.from=resume"});
+    train(name, with(before, {"model.vocab_size=13"}));
+    train(name, with(go_on, {"train.steps=14", "eval.interval=-1"}));
+    train(name, with(go_on, {"train.steps=24", "eval.patience=3"}));
+    EXPECT_EQ(metrics(name).evals.back().step, 24);
+    EXPECT_GT(step_of(fs::canonical(run(name) / kCheckpointsName / kBestName)), 14);
+  }
+}
+
 // So the best checkpoint is an early one.
 TEST_F(Trainers, TheNewestAndTheBestCheckpointsAreKept) {
   train("run", {"train.steps=60", "data.truncate=0.002", "checkpoint.keep=2", "checkpoint.interval=4",
