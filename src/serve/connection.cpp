@@ -37,6 +37,10 @@ int find_socket(const std::string& address, int port) {
   return -1;
 }
 
+void end_reading(int socket) {
+  if (socket >= 0) ::shutdown(socket, SHUT_RD);
+}
+
 bool is_closed(int socket) {
   if (socket < 0) return false;
   char byte = 0;

@@ -11,6 +11,9 @@ int find_socket(const std::string& address, int port);
 // Whether the client has closed the connection. False for -1.
 bool is_closed(int socket);
 
+// No more can be read than what has come. Does nothing for -1.
+void end_reading(int socket);
+
 // Ends the answer, and reads for a second at most what the client still sends: it sees the answer, which the
 // reset of a connection closed at once might take from it.
 void finish_answer(int socket);

@@ -36,6 +36,26 @@ using Clock = Completion::Clock;
 constexpr int kMoreConnections = 16;
 constexpr std::chrono::milliseconds kLookAtClient(200);
 
+// Counts the connections that have a thread or wait for one. A thread stays with its connection, also while
+// no request comes.
+class ConnectionThreads : public httplib::ThreadPool {
+ public:
+  ConnectionThreads(int threads, std::atomic<int>& connections)
+      : ThreadPool(static_cast<std::size_t>(threads)), connections_(connections) {}
+  // Returns nothing in cpp-httplib 0.11, and a bool in 0.18.
+  using Enqueued = decltype(std::declval<httplib::TaskQueue&>().enqueue({}));
+  Enqueued enqueue(std::function<void()> serve) override {
+    ++connections_;
+    return ThreadPool::enqueue([this, serve = std::move(serve)] {
+      serve();
+      --connections_;
+    });
+  }
+
+ private:
+  std::atomic<int>& connections_;
+};
+
 // cpp-httplib would cut any answer to the header Range, which a POST does not have (RFC 9110, 14.2). It shows
 // its handlers a request as const, which it is not.
 void ignore_ranges(const httplib::Request& request) { const_cast<httplib::Request&>(request).ranges.clear(); }
@@ -54,7 +74,7 @@ struct Server::Impl {
   httplib::Server http;
   int listening = -1;  // socket
   int port = 0;
-  std::atomic<int> running = 0, completions = 0;
+  std::atomic<int> running = 0, completions = 0, connections = 0;
   std::atomic<bool> draining = false, ended = false;
 
   void bind();
@@ -92,8 +112,8 @@ void Server::Impl::bind() {
 
 void Server::Impl::set_routes() {
   using Handled = httplib::Server::HandlerResponse;
-  http.new_task_queue = [threads = options.max_requests + kMoreConnections] {
-    return new httplib::ThreadPool(static_cast<std::size_t>(threads));
+  http.new_task_queue = [this] {
+    return new ConnectionThreads(options.max_requests + kMoreConnections, connections);
   };
   http.set_tcp_nodelay(true);
   http.set_keep_alive_max_count(1000);
@@ -137,7 +157,15 @@ void Server::Impl::set_routes() {
           answer(ApiError(500, "the server failed; its log says why"), response);
         }
       });
+  http.set_post_routing_handler([this](const httplib::Request&, httplib::Response& response) {
+    if (connections <= options.max_requests || response.has_header("Connection")) return;
+    response.headers.erase("Keep-Alive");
+    response.set_header("Connection", "close");
+  });
   http.set_logger([](const httplib::Request& request, const httplib::Response& response) {
+    // cpp-httplib would wait for the client to close it.
+    if (response.get_header_value("Connection") == "close")
+      end_reading(find_socket(request.remote_addr, request.remote_port));
     end_exchange(request, response.status);
   });
   http.Get(kHealthRoute, [this](const httplib::Request&, httplib::Response& response) {

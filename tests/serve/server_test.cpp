@@ -308,6 +308,25 @@ TEST(Server, SaysThatItIsFull) {
   EXPECT_EQ(server.client().Get("/health")->status, 200);
 }
 
+// Connections that are kept open hold threads: of more than --max-requests each gets one answer.
+TEST(Server, KeepsNoConnectionThatOthersWillNeed) {
+  TestServer server({.max_requests = 2});
+  const std::string health = "GET /health HTTP/1.1\r\nHost: a\r\n\r\n";
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < 30; ++i) {  // the server has 18 threads
+    auto& client = clients.emplace_back(std::make_unique<RawClient>(server.port, health));
+    const auto answer = client->read(R"({"status":"ok"})");
+    EXPECT_THAT(answer, HasSubstr("HTTP/1.1 200 ")) << i;
+    EXPECT_EQ(answer.find("Connection: close") != std::string::npos, i >= 2) << i << answer;
+    EXPECT_EQ(answer.find("Keep-Alive") != std::string::npos, i < 2) << i << answer;
+    if (i >= 2) {
+      EXPECT_EQ(client->read(), "") << i;
+    }
+  }
+  clients[0]->send(health);
+  EXPECT_THAT(clients[0]->read(R"({"status":"ok"})"), HasSubstr("HTTP/1.1 200 "));
+}
+
 TEST(Server, WantsItsKey) {
   TestServer server({.api_key = "secret"});
   EXPECT_EQ(server.client().Get("/v1/models")->status, 401);
