@@ -13,6 +13,8 @@ bool is_closed(int socket);
 
 // No more can be read than what has come. Does nothing for -1.
 void end_reading(int socket);
+// The same for all connections to a port of this process.
+void end_reading_at(int port);
 
 // Ends the answer, and reads for a second at most what the client still sends: it sees the answer, which the
 // reset of a connection closed at once might take from it.

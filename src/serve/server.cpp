@@ -346,6 +346,7 @@ void Server::run(const std::function<bool()>& stop) {
     while (server.running > 0 && Clock::now() < patience)
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     server.http.stop();
+    end_reading_at(server.port);  // of clients whose requests do not end
     accepting.join();
   };
   bool lost = false;

@@ -360,6 +360,18 @@ TEST(Server, FinishesWhatRunsBeforeItEnds) {
   EXPECT_EQ(server.failure, "");
 }
 
+// Neither a request whose headers do not end nor a connection that is kept open.
+TEST(Server, EndsWithoutClientsThatSendNothing) {
+  TestServer server({.patience = 60});
+  RawClient slow(server.port, "GET /health HTTP/1.1\r\nHost: ");
+  RawClient idle(server.port, "GET /health HTTP/1.1\r\nHost: a\r\n\r\n");
+  EXPECT_THAT(idle.read(R"({"status":"ok"})"), HasSubstr("HTTP/1.1 200 "));
+  const Stopwatch watch;
+  server.stop();
+  EXPECT_TRUE(eventually([&] { return server.ended.load(); }));
+  EXPECT_LT(watch.seconds(), 4);  // an idle connection is kept open for five
+}
+
 TEST(Server, FailsAllRequestsWithTheModel) {
   TestServer server;
   for (const auto& tensor : server.model.engine->state(false, DataEngine::Share::held))
