@@ -18,9 +18,13 @@ std::size_t frame_in(std::string_view line) {
   return line.size() - start >= kShortest ? start : std::string_view::npos;
 }
 
+// Longer lines and messages are the program's: std::regex recurses for each character, until the stack is
+// full.
+constexpr std::size_t kLongestLine = 1000, kLongestMessage = 4000;
+
 bool may_become_mpiruns(std::string_view start) {
   static const std::string_view firsts = "-=[mYTPAa";  // first characters of frames and of the lines below
-  return firsts.find(start[0]) != std::string_view::npos;
+  return start.size() <= kLongestLine && firsts.find(start[0]) != std::string_view::npos;
 }
 
 // Lines that mpirun, or Open MPI in a rank that loses another, writes outside frames. The last three follow
@@ -34,7 +38,7 @@ bool is_noise(const std::string& line) {
       R"(|YOUR APPLICATION TERMINATED WITH THE EXIT STRING.*)"
       R"(|This typically refers to a problem with your application\.)"
       R"(|Please see the FAQ page for debugging suggestions)");
-  return std::regex_match(line, noise);
+  return line.size() <= kLongestLine && std::regex_match(line, noise);
 }
 
 // Whether a message of mpirun's about a failed rank begins with this line.
@@ -115,8 +119,10 @@ std::string OutputFilter::line_of_block(const std::string& text) {
   block_ += text + "\n";
   const auto frame = frame_in(text);
   const bool closes = frame != std::string_view::npos;
-  if (!closes && std::ranges::count(block_, '\n') < kMostLines) return "";
+  const bool too_long = block_.size() > kLongestMessage;
+  if (!closes && !too_long && std::ranges::count(block_, '\n') < kMostLines) return "";
   const auto block = std::exchange(block_, {});
+  if (too_long) return block;
   if (!death_) death_ = death_in(block);
   if (!closes) return block;
   return frame > 0 ? text.substr(0, frame) + "\n" : "";

@@ -99,5 +99,21 @@ TEST(OutputFilter, ShowsAMessageThatDoesNotEnd) {
   EXPECT_EQ(filter.finish(), "");
 }
 
+// Of such lengths std::regex would fill the stack.
+TEST(OutputFilter, PassesLongLinesThatBeginAsMpiruns) {
+  const std::string letters(300'000, 'x');
+  for (const std::string& output :
+       {"[" + letters + "\n", "Abort(" + letters + "\n",
+        kDashes + "mpirun noticed that process rank 1 with PID 7 on node " + letters + "\n" + kDashes}) {
+    for (const std::size_t piece : {output.size(), std::size_t{5000}}) {
+      OutputFilter filter;
+      EXPECT_EQ(shown_of(filter, output, piece), output);
+      EXPECT_FALSE(filter.death());
+    }
+  }
+  OutputFilter filter;
+  EXPECT_EQ(filter.feed("[" + letters), "[" + letters) << "held back, although it is no line of mpirun's";
+}
+
 }  // namespace
 }  // namespace shoal::test
