@@ -107,7 +107,7 @@ class RankSupervisor {
   std::set<std::string> proven_;  // hosts of attempts that progressed, until they are lost
   std::vector<Host> considered_;  // the hosts that asks_to_move() has thought of
   std::optional<RunToRestart> run_;
-  CaughtSignals signals_;
+  std::optional<CaughtSignals> signals_;  // since run(): before, a signal ends the launcher
   int signals_seen_ = 0;
   int stop_signal_ = 0;  // the first
   Stopwatch since_kill_;
@@ -233,7 +233,7 @@ std::optional<RankPlacement> RankSupervisor::next_placement(const std::string& d
       log::info("waiting for hosts{}: {} of {}", missing.empty() ? "" : " " + missing,
                 format_duration(waited), format_duration(options_.max_wait));
     }
-    stop_signal_ = signals_.wait(std::min(options_.watch, options_.max_wait - waited));
+    stop_signal_ = signals_->wait(std::min(options_.watch, options_.max_wait - waited));
     if (stop_signal_ != 0) {
       log::info("{}: stopped while waiting for hosts; the run is unchanged", signal_name(stop_signal_));
       return std::nullopt;
@@ -242,6 +242,7 @@ std::optional<RankPlacement> RankSupervisor::next_placement(const std::string& d
 }
 
 int RankSupervisor::run() {
+  signals_.emplace();
   auto where = first_placement();
   if (!where) return 128 + stop_signal_;
   if (may_start_less_) {
@@ -354,7 +355,7 @@ Outcome RankSupervisor::attempt(const RankPlacement& where, const std::vector<st
   const bool watches = run_ && elastic_ && names_hosts();
   const double poll_interval = watches ? std::min(kPollInterval, options_.watch) : kPollInterval;
   for (bool ended = false, started = false; !ended;) {
-    const auto events = child.wait_for_events(poll_interval, &signals_);
+    const auto events = child.wait_for_events(poll_interval, &*signals_);
     ended = events.ended;
     for (auto [stream, text] : {std::pair{stdout, out.feed(events.out)}, {stderr, err.feed(events.err)}}) {
       print(stream, text);

@@ -12,7 +12,9 @@
 #include <utility>
 
 #include "comm/mpi/load.h"
+#include "core/clock.h"
 #include "core/error.h"
+#include "core/text.h"
 #include "launch/process.h"
 
 namespace shoal {
@@ -36,13 +38,18 @@ bool can_serve(MpiKind kind) {
 }
 
 // Reads the kind from the output of --version.
-std::optional<MpiKind> find_kind(const std::string& path) {
+std::optional<MpiKind> find_kind(const std::string& path, double limit) {
   ChildProcess child({path, "--version"});
+  const Stopwatch watch;
   std::string said;
   for (bool ended = false; !ended;) {
-    const auto events = child.wait_for_events(60);
+    const auto events = child.wait_for_events(limit - watch.seconds());
     said += events.out + events.err;
     ended = events.ended;
+    if (!ended && watch.seconds() >= limit) {
+      fail_user("`{} --version` has not ended within {}; repair it, or name another with --mpirun PROGRAM",
+                path, format_duration(limit));
+    }
   }
   // Names such as mpirun.openmpi print "OpenRTE".
   for (const char* sign : {"Open MPI", "OpenRTE"}) {
@@ -118,11 +125,11 @@ MpirunCall hydra_call(const Mpirun& mpirun, int ranks, const std::vector<Host>& 
 
 }  // namespace
 
-Mpirun find_mpirun(const std::string& wanted) {
+Mpirun find_mpirun(const std::string& wanted, double limit) {
   if (!wanted.empty()) {
     const auto path = find_in_path(wanted);
     if (path.empty()) fail_user("--mpirun: there is no program {}", wanted);
-    const auto kind = find_kind(path);
+    const auto kind = find_kind(path, limit);
     if (!kind) fail_user("--mpirun: {} belongs to neither Open MPI nor MPICH", path);
     return {path, *kind};
   }
@@ -130,7 +137,7 @@ Mpirun find_mpirun(const std::string& wanted) {
   for (const char* name : {"mpirun.openmpi", "mpirun", "mpiexec.hydra", "mpirun.mpich", "mpiexec"}) {
     const auto path = find_in_path(name);
     if (path.empty()) continue;
-    const auto kind = find_kind(path);
+    const auto kind = find_kind(path, limit);
     if (kind && can_serve(*kind)) return {path, *kind};
     if (unfit.empty()) unfit = path;
   }

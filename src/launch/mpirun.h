@@ -16,8 +16,9 @@ struct Mpirun {
 };
 
 // The program `wanted`, or, if empty, the first of the usual names in PATH for which Shoal has a module.
-// Throws UserError with instructions to install MPI, or to use threads, when there is none.
-Mpirun find_mpirun(const std::string& wanted);
+// Throws UserError with instructions to install MPI, or to use threads, when there is none, and where one
+// does not say its version within `limit` seconds.
+Mpirun find_mpirun(const std::string& wanted, double limit = 10);
 
 struct MpirunCall {
   std::vector<std::string> arguments, environment;

@@ -66,6 +66,17 @@ TEST_F(Launch, NamesAHostThatDoesNotAnswer) {
   EXPECT_FALSE(fs::exists(file("calls")));
 }
 
+TEST_F(Launch, EndsBySignalWhileMpirunIsAskedForItsVersion) {
+  write_file(file("mpirun"), "#!/bin/sh\ntouch asked\nexec sleep 60\n");
+  ::chmod(file("mpirun").c_str(), 0755);
+  Process process(launch_command({"-n", "2"}, {}), folder_.path());
+  ASSERT_TRUE(eventually([&] { return fs::exists(file("asked")); }));
+  process.signal(SIGINT);
+  const auto result = process.wait();
+  EXPECT_EQ(result.code, 128 + SIGINT);
+  EXPECT_EQ(result.err, "shoal: stopped\n");
+}
+
 TEST_F(Launch, RefusesARemoteShellWithArgumentsUnderMpich) {
   make_mpirun("exit 1", "HYDRA build details:");
   make_shell("");
