@@ -37,6 +37,7 @@ std::string HostWatch::missing() const {
 std::vector<Host> HostWatch::check() {
   read_again();
   checks_.clear();
+  unchecked_.clear();
   const auto hosts = listed();
   const auto objections = check_hosts(hosts, options_.remote_shell, options_.program);
   for (std::size_t i = 0; i < hosts.size(); ++i) note(hosts[i].name, objections[i]);
@@ -50,15 +51,16 @@ std::vector<Host> HostWatch::look(const std::vector<Host>& used) {
     if (objection) note(check.host(), *objection);
     return objection.has_value();
   });
-  if (checks_.empty() && since_look_.seconds() >= options_.interval) {
+  if (checks_.empty() && unchecked_.empty() && since_look_.seconds() >= options_.interval) {
     since_look_.restart();
     read_again();
     const auto known = usable(used);
     for (const auto& host : listed()) {
-      if (std::ranges::find(known, host.name, &Host::name) == known.end())
-        checks_.emplace_back(host.name, options_.remote_shell, options_.program);
+      if (std::ranges::find(known, host.name, &Host::name) == known.end()) unchecked_.push_back(host.name);
     }
   }
+  for (; !unchecked_.empty() && checks_.size() < HostCheck::kMost; unchecked_.pop_front())
+    checks_.emplace_back(unchecked_.front(), options_.remote_shell, options_.program);
   return usable(used);
 }
 

@@ -1,6 +1,7 @@
 // The hosts that a run may use at a moment: those that are listed, by an argument or a file, and answer.
 #pragma once
 
+#include <deque>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -59,8 +60,9 @@ class HostWatch {
   Options options_;
   std::vector<Host> hosts_;
   std::map<std::string, State> states_;
-  std::vector<HostCheck> checks_;  // that have not answered yet
-  std::string problem_;            // of the file, as the last look found it
+  std::vector<HostCheck> checks_;      // that have not answered yet
+  std::deque<std::string> unchecked_;  // hosts of this look whose check has not begun
+  std::string problem_;                // of the file, as the last look found it
   Stopwatch since_look_;
 };
 

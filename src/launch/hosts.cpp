@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +13,7 @@
 #include <sstream>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "core/error.h"
@@ -79,6 +81,11 @@ std::string last_line(std::string text) {
   return text.substr(text.find_last_of('\n') + 1);
 }
 
+std::string does_not_answer(const std::string& said) {
+  const auto line = last_line(said);
+  return "does not answer" + (line.empty() ? "" : " (" + line + ")");
+}
+
 std::string objection_of(const ExitStatus& end, const std::string& said, const std::string& program) {
   if (end.signal == 0 && end.code == 0) return "";
   if (end.code == kNoFolder) {
@@ -88,8 +95,7 @@ std::string objection_of(const ExitStatus& end, const std::string& said, const s
   }
   if (end.code == kNoProgram)
     return fmt::format("has no program {}; every host needs it at the same path", program);
-  const auto line = last_line(said);
-  return "does not answer" + (line.empty() ? "" : " (" + line + ")");
+  return does_not_answer(said);
 }
 
 std::string without_comment(const std::string& line) {
@@ -161,8 +167,19 @@ std::vector<Host> filled_hosts(const std::vector<Host>& hosts, int ranks) {
 
 HostCheck::HostCheck(std::string host, const std::string& remote_shell, std::string program)
     : host_(std::move(host)), program_(std::move(program)) {
-  if (!is_this_machine(host_))
-    child_ = std::make_unique<ChildProcess>(check_command(host_, remote_shell, program_));
+  if (is_this_machine(host_)) return;
+  command_ = check_command(host_, remote_shell, program_);
+  start();
+}
+
+// Where the launcher has too many files or processes, a later call tries again.
+void HostCheck::start() {
+  try {
+    child_ = std::make_unique<ChildProcess>(command_);
+    said_.clear();
+  } catch (const Error& error) {
+    said_ = error.what();
+  }
 }
 
 HostCheck::~HostCheck() = default;
@@ -170,24 +187,33 @@ HostCheck::HostCheck(HostCheck&&) noexcept = default;
 HostCheck& HostCheck::operator=(HostCheck&&) noexcept = default;
 
 std::optional<std::string> HostCheck::objection(double seconds) {
-  if (!child_) return "";
+  constexpr double kRetry = 0.1;
+  if (command_.empty()) return "";
   const Stopwatch waiting;
   while (true) {
-    const double left = std::min(seconds - waiting.seconds(), kLimit - watch_.seconds());
-    const auto events = child_->wait_for_events(std::max(left, 0.0));
-    said_ += events.err;
-    if (events.ended) return objection_of(child_->end(), said_, program_);
-    if (watch_.seconds() >= kLimit) return "does not answer";
+    const double left = std::max(std::min(seconds - waiting.seconds(), kLimit - watch_.seconds()), 0.0);
+    if (!child_) start();
+    if (child_) {
+      const auto events = child_->wait_for_events(left);
+      said_ += events.err;
+      if (events.ended) return objection_of(child_->end(), said_, program_);
+    } else {
+      std::this_thread::sleep_for(std::chrono::duration<double>(std::min(left, kRetry)));
+    }
+    if (watch_.seconds() >= kLimit) return child_ ? "does not answer" : does_not_answer(said_);
     if (waiting.seconds() >= seconds) return std::nullopt;
   }
 }
 
 std::vector<std::string> check_hosts(const std::vector<Host>& hosts, const std::string& remote_shell,
                                      const std::string& program) {
-  std::vector<HostCheck> checks;
-  for (const auto& host : hosts) checks.emplace_back(host.name, remote_shell, program);
   std::vector<std::string> objections;
-  for (auto& check : checks) objections.push_back(*check.objection(HostCheck::kLimit));
+  while (objections.size() < hosts.size()) {
+    std::vector<HostCheck> checks;
+    for (auto i = objections.size(); i < hosts.size() && checks.size() < HostCheck::kMost; ++i)
+      checks.emplace_back(hosts[i].name, remote_shell, program);
+    for (auto& check : checks) objections.push_back(*check.objection(HostCheck::kLimit));
+  }
   return objections;
 }
 

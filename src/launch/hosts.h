@@ -48,14 +48,19 @@ class HostCheck {
   std::optional<std::string> objection(double seconds);
 
   static constexpr double kLimit = 8;
+  // How many checks run at the same time: each has three open files and a process.
+  static constexpr std::size_t kMost = 64;
 
  private:
+  void start();
+
   std::string host_, program_, said_;
-  std::unique_ptr<ChildProcess> child_;  // null: this machine
+  std::vector<std::string> command_;     // empty: this machine
+  std::unique_ptr<ChildProcess> child_;  // null: not started yet
   Stopwatch watch_;
 };
 
-// The objections to all hosts, which are checked at the same time.
+// The objections to all hosts, which are checked HostCheck::kMost at a time.
 std::vector<std::string> check_hosts(const std::vector<Host>& hosts, const std::string& remote_shell,
                                      const std::string& program);
 

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <chrono>
@@ -132,6 +133,51 @@ TEST_F(HostWatchTest, TakesSlotsForGood) {
   EXPECT_FALSE(watch.take_slots("a", 1));  // the last one
   EXPECT_FALSE(watch.take_slots("c", 1));
   EXPECT_EQ(watch.check(), (Hosts{{"a", 1}}));
+}
+
+// This process may open so many files, those of before included.
+class OpenFiles {
+ public:
+  explicit OpenFiles(rlim_t most) {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit limit{most, before_.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  ~OpenFiles() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  OpenFiles(const OpenFiles&) = delete;
+  OpenFiles& operator=(const OpenFiles&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(HostWatchTest, ChecksManyHostsWithFewOpenFiles) {
+  std::string text;
+  Hosts hosts = {{"a", 1}};
+  for (int i = 0; i < 100; ++i) {
+    hosts.push_back({fmt::format("h{}", i), 1});
+    answers(hosts.back().name);
+    text += hosts.back().name + "\n";
+  }
+  const OpenFiles limit(250);
+  EXPECT_THAT(check_hosts(hosts, (folder_ / "shell").string(), "/bin/sh"), testing::Each(""));
+  auto watch = watch_file("a\n");
+  watch.check();
+  list("a\n" + text);
+  EXPECT_TRUE(sees(watch, {{"a", 1}}, hosts));
+}
+
+// A run that is healthy does not end for that.
+TEST_F(HostWatchTest, LooksAgainWhereACheckCannotStart) {
+  auto watch = watch_file("a:2\nb:2\n");
+  answers("b", false);
+  watch.check();
+  answers("b");
+  {
+    const OpenFiles none(0);
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(watch.look({{"a", 2}}), (Hosts{{"a", 2}}));
+  }
+  EXPECT_TRUE(sees(watch, {{"a", 2}}, {{"a", 2}, {"b", 2}}));
 }
 
 }  // namespace
