@@ -8,9 +8,8 @@
 #include <set>
 #include <string>
 
-#include "core/error.h"
-#include "core/host.h"
 #include "core/hash.h"
+#include "core/host.h"
 
 namespace shoal {
 namespace {
@@ -41,12 +40,8 @@ Launcher detect_launcher(const Environment& environment) {
   if (environment("PMIX_RANK")) {
     return {Launcher::Kind::open_mpi, value("PMIX_RANK", 0), slurm_ranks, slurm_ranks > 1 ? "srun" : "PMIx"};
   }
-  if (slurm_ranks > 1) {
-    if (value("SLURM_PROCID", 0) > 0) throw StoppedByPeer();  // only task 0 reports
-    fail_user(
-        "srun started {} tasks that cannot find each other; choose an MPI: srun --mpi=pmix (Open MPI) or "
-        "srun --mpi=pmi2 (MPICH)",
-        slurm_ranks);
+  if (slurm_ranks > 1) {  // without an --mpi option
+    return {Launcher::Kind::alone, 0, 1, "", value("SLURM_PROCID", 0), slurm_ranks};
   }
   return {Launcher::Kind::alone, 0, 1, ""};
 }

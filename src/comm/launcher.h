@@ -11,8 +11,6 @@ namespace shoal {
 
 // The value of an environment variable, or null.
 using Environment = std::function<const char*(const char* name)>;
-// Throws UserError on task 0, and StoppedByPeer on the others, when srun started several tasks without an
-// --mpi option, so that they cannot find each other.
 Launcher detect_launcher(const Environment& environment);
 
 // Different on different hosts.

@@ -36,6 +36,8 @@ struct Launcher {
   Kind kind = Kind::alone;
   int rank = 0, ranks = 1;
   std::string name;  // "mpirun", "srun", ...
+  // Alone, but one of several tasks that srun started without an MPI: each is a program of its own.
+  int task = 0, tasks = 1;
 };
 Launcher detect_launcher();
 

@@ -26,6 +26,14 @@ int ranks_for_all(const Config& config) {
   return static_cast<int>(std::max(all / unit, std::int64_t{1}) * unit);
 }
 
+[[noreturn]] void refuse_tasks(const Launcher& launch) {
+  if (launch.task > 0) throw StoppedByPeer();  // task 0 reports
+  fail_user(
+      "srun started {} tasks that cannot find each other; choose an MPI: srun --mpi=pmix (Open MPI) or "
+      "srun --mpi=pmi2 (MPICH)",
+      launch.tasks);
+}
+
 }  // namespace
 
 Launcher launcher_of(int asked) {
@@ -56,6 +64,7 @@ void with_job(int asked, const std::function<Config()>& load,
               const std::function<void(const Config&, const Job&)>& body) {
   const Launcher launch = launcher_of(asked);
   if (launch.kind == Launcher::Kind::alone) {
+    if (launch.tasks > 1) refuse_tasks(launch);
     const Config config = load();
     return body(config, {.ranks = ranks_to_start(config, asked, launch)});
   }

@@ -19,6 +19,8 @@ struct Job {
 
 // Calls `body` with the config that `load` returns and the job: once, or in a job of MPI on each rank. Ranks
 // other than 0 do not log. The number of ranks and the errors are those of with_ranks().
+// Throws UserError on task 0, and StoppedByPeer on the others, where srun started several tasks that cannot
+// find each other, and `asked` is 0.
 void with_job(int asked, const std::function<Config()>& load,
               const std::function<void(const Config& config, const Job& job)>& body);
 

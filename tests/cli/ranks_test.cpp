@@ -46,6 +46,25 @@ TEST_F(Ranks, EvaluationAndSamplesAreTheSameOnAnyNumber) {
   EXPECT_EQ(out_of(with(eval, {"--batches", "7", "--ranks", "3"})), batches);
 }
 
+// Only ranks would have to find each other.
+TEST_F(Ranks, TasksOfSrunWithoutAnMpiAreProgramsOfTheirOwn) {
+  const auto as_task = [&](const std::string& task, const Settings& arguments) {
+    return run(arguments, folder_.path(),
+               {"SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=4", "SLURM_PROCID=" + task});
+  };
+  for (const std::string task : {"0", "1"}) {
+    EXPECT_THAT(as_task(task, {"--version"}).out, testing::StartsWith("shoal "));
+    EXPECT_THAT(as_task(task, train_command({"--dry-run"})).out, HasSubstr(" parameters\n"));
+    const auto threads = as_task(task, train_command({"--ranks", "2", "run.name=task-" + task}));
+    EXPECT_EQ(threads.code, 0) << threads.err;
+  }
+  expect_user_error(as_task("0", train_command({})), "srun started 4 tasks that cannot find each other",
+                    "srun --mpi=pmix");
+  const auto other = as_task("1", train_command({}));
+  EXPECT_EQ(other.code, 1);
+  EXPECT_EQ(other.out + other.err, "");
+}
+
 TEST_F(Ranks, ASignalSavesAndAnyNumberGoesOn) {
   const Settings length = {"train.steps=1500", "log.interval=5", "eval.interval=500", "checkpoint.interval=0",
                            "run.deterministic=layout"};

@@ -1,18 +1,13 @@
 // Tests of detect_launcher() and local_share().
 #include "comm/launcher.h"
 
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include <map>
 #include <string>
 
-#include "core/error.h"
-
 namespace shoal::test {
 namespace {
-
-using testing::HasSubstr;
-using testing::ThrowsMessage;
 
 Launcher launched_with(const std::map<std::string, std::string>& variables) {
   return detect_launcher([&](const char* name) {
@@ -59,10 +54,14 @@ TEST(Launch, Srun) {
   pmi2.insert({{"PMI_RANK", "3"}, {"PMI_SIZE", "16"}});
   expect(launched_with(pmix), Launcher::Kind::open_mpi, 3, 16, "srun");
   expect(launched_with(pmi2), Launcher::Kind::mpich, 3, 16, "srun");
-  EXPECT_THROW(launched_with(slurm), StoppedByPeer);
-  auto first = slurm;
-  first["SLURM_PROCID"] = "0";
-  EXPECT_THAT([&] { launched_with(first); }, ThrowsMessage<UserError>(HasSubstr("--mpi=pmix")));
+}
+
+TEST(Launch, TasksOfSrunWithoutAnMpiAreAlone) {
+  const auto launch = launched_with(
+      {{"SLURM_JOB_ID", "7"}, {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "16"}, {"SLURM_PROCID", "3"}});
+  expect(launch, Launcher::Kind::alone, 0, 1, "");
+  EXPECT_EQ(launch.task, 3);
+  EXPECT_EQ(launch.tasks, 16);
 }
 
 // A batch script, and a shell that salloc opened: one process each.
