@@ -108,7 +108,7 @@ void add_train(CLI::App& app) {
       });
       const auto result = trainer.run();
       tracer.finish();
-      if (first) code = result.exit_code;
+      if (first) world.exit_code = code = result.exit_code;
     };
     with_job(
         options->ranks, [&] { return options->load(); },

@@ -16,11 +16,13 @@ struct World {
   int local_size = 1;
   int cores = 1;      // this rank's share of the host's cores, at least 1
   std::string where;  // for the log: "4 threads of this process", "16 ranks on 4 hosts (Open MPI 4.1.4)"
+  int exit_code = 0;  // set by the body, for a process that ends without MPI, where that hangs
 };
 
 struct WorldOptions {
   int ranks = 1;                  // for run_threads only
   double deadline_seconds = 600;  // of every collective
+  double end_seconds = 10;        // for run_mpi only: of MPI_Finalize, after all ranks have done their work
 };
 
 using RankBody = std::function<void(World& world)>;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <deque>
 #include <limits>
@@ -10,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "comm/messages/transport.h"
@@ -42,7 +44,9 @@ class FakeTransport final : public messages::Transport {
   FakeTransport(FakeNetwork& network, int rank) : network_(network), rank_(rank) {}
 
   bool start() override { return true; }
-  void finish() override {}
+  void finish() override {
+    while (hangs_at_end) std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
   const char* error() const override { return error_; }
   int rank() const override { return rank_; }
   int size() const override { return network_.size(); }
@@ -94,6 +98,7 @@ class FakeTransport final : public messages::Transport {
   std::atomic<bool> broken = false;  // makes every later call fail
   // So many messages of data can still start. At 0 all calls for data fail, and none for control messages.
   std::atomic<int> data_left = std::numeric_limits<int>::max();
+  bool hangs_at_end = false;
   int eager = 4096;           // bytes of a message that is done before it has been received
   bool tested_again = false;  // a message was tested after it had failed
 

@@ -21,7 +21,6 @@ namespace {
 using std::chrono::duration;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
-using std::chrono::seconds;
 
 // Times in seconds.
 constexpr double kCollectFailures = 0.5;  // ranks collect failures before they stop
@@ -31,7 +30,6 @@ constexpr double kForce = 3;              // a rank that has not noticed a failu
 constexpr double kReply = 2;              // a rank that does not answer within this time is taken for dead
 constexpr double kExtraAtEnd = 1;         // the deadline of the last barrier is longer by this much
 constexpr double kUnwind = 1;             // a rank that unwinds waits this long for its operations
-constexpr seconds kFinish{10};            // limit for MPI_Finalize, after all ranks have done their work
 
 // After the last progress the engine's thread polls for kSpin seconds if the rank waits, then sleeps
 // kShortSleep at a time up to kNap seconds, then kLongSleep. It never yields: with more ranks than cores,
@@ -160,7 +158,7 @@ void Engine::await_report() {
   std::this_thread::sleep_for(duration<double>(kReported - heard.seconds()));
 }
 
-void Engine::finish() {
+void Engine::finish(double limit, int exit_code) {
   {
     const std::scoped_lock lock(mutex_);
     closing_ = true;
@@ -169,17 +167,17 @@ void Engine::finish() {
   wake_.notify_all();
   {
     std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, kFinish, [&] { return ended_; })) exit_without_mpi();
+    if (!changed_.wait_for(lock, duration<double>(limit), [&] { return ended_; }))
+      exit_without_mpi(limit, exit_code);
   }
   thread_.join();
 }
 
 // MPICH's MPI_Finalize can hang over TCP after all ranks have done their work.
-void Engine::exit_without_mpi() {
-  log::warn("MPI did not end within {}: leaving without it; nothing is lost",
-            format_duration(static_cast<double>(kFinish.count())));
+void Engine::exit_without_mpi(double waited, int exit_code) {
+  log::warn("MPI did not end within {}: leaving without it; nothing is lost", format_duration(waited));
   std::fflush(nullptr);
-  ::_exit(0);
+  ::_exit(exit_code);
 }
 
 void Engine::run() {

@@ -46,8 +46,9 @@ class Engine {
   // Whether a rank is known to have failed.
   bool stopping() const { return stopping_; }
 
-  // Called when the body has succeeded on all ranks: ends MPI.
-  void finish();
+  // Called when the body has succeeded on all ranks: ends MPI. Where that takes longer than `limit` seconds,
+  // ends the process with `exit_code`.
+  void finish(double limit, int exit_code);
 
   // Called when the body has failed: informs the others and returns whether this rank reports the failure.
   struct Verdict {
@@ -83,7 +84,7 @@ class Engine {
   void pause(bool moved);
 
   // Called with the mutex held.
-  [[noreturn]] static void exit_without_mpi();
+  [[noreturn]] static void exit_without_mpi(double waited, int exit_code);
   void throw_if_stopped();
   void start_waiting(PendingOperation& operation);
   bool await_stop(std::unique_lock<std::mutex>& lock);

@@ -54,7 +54,8 @@ std::string plural(int n, std::string_view what) {
   return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
 }
 
-void run_body(Engine& engine, const std::string& version, const RankBody& body) {
+// Returns the body's exit code.
+int run_body(Engine& engine, const std::string& version, const RankBody& body) {
   const auto ranks = make_communicator(engine, engine.world());
   const auto share = gather_local_share(*ranks);
   World world{*ranks, share.local_rank, share.local_size, std::max(1, usable_cores() / share.sharing),
@@ -65,6 +66,7 @@ void run_body(Engine& engine, const std::string& version, const RankBody& body) 
   const auto end = make_communicator(engine, engine.add_group(kEndGroup, engine.world()->members));
   end->set_purpose("end of the run");
   end->barrier();
+  return world.exit_code;
 }
 
 [[noreturn]] void rethrow_with(const std::string& prefix) {
@@ -93,8 +95,8 @@ void run_body(Engine& engine, const std::string& version, const RankBody& body) 
 void run_rank(Transport& transport, const WorldOptions& options, const RankBody& body) {
   Engine engine(transport, options.deadline_seconds);
   try {
-    run_body(engine, transport.version(), body);
-    engine.finish();
+    const int exit_code = run_body(engine, transport.version(), body);
+    engine.finish(options.end_seconds, exit_code);
   } catch (const StoppedByPeer&) {
     end_failed(engine, engine.stopped_by_peer());
   } catch (const std::exception& error) {

@@ -114,6 +114,17 @@ TEST(MpiPieceScheduler, WhatBeganFirstHasTheNetwork) {
   EXPECT_EQ(sent(kLarge, kSmall, false), std::pair(4ul, 1ul));
 }
 
+// A script must not take a run that a signal stopped before anything was saved for a success.
+TEST(MpiThatDoesNotEnd, LeavesTheRunsExitCode) {
+  const auto run = [] {
+    FakeNetwork network(1);
+    FakeTransport transport(network, 0);
+    transport.hangs_at_end = true;
+    messages::run_rank(transport, {.end_seconds = 0.1}, [](World& world) { world.exit_code = 130; });
+  };
+  EXPECT_EXIT(run(), testing::ExitedWithCode(130), "MPI did not end within 100 ms");
+}
+
 TEST(FailingMpi, ARankThatThrowsStopsAll) {
   EXPECT_THAT(run_ranks(3, 60, [](World& world, FakeTransport&) { fail_while_others_wait(world); }),
               ElementsAre("stopped", "stopped", "rank 2: the disk is full"));
