@@ -38,6 +38,12 @@ inline constexpr Check kChecks[] = {
 
 inline constexpr double kSoon = 5;  // seconds within which all ranks of a failed run have ended
 
+// Its destructor takes so many seconds.
+struct SlowEnd {
+  double seconds;
+  ~SlowEnd() { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+};
+
 // Bodies of runs that must fail. They return on no rank.
 
 // The last rank throws UserError "the disk is full"; the collectives of the others throw StoppedByPeer.

@@ -10,7 +10,7 @@ namespace shoal::messages {
 
 struct ControlMessage {
   enum class Kind : std::int32_t {
-    failed,            // the sender has failed
+    failed,            // the sender has failed, with `body_ended`, `first_failure` and `text_hash`
     progress_request,  // asks how many operations of `group` and `operation_kind` the receiver has started
     progress_reply,    // answers a request with `started` and `body_ended`
   };

@@ -25,11 +25,12 @@ using std::chrono::milliseconds;
 // Times in seconds.
 constexpr double kCollectFailures = 0.5;  // ranks collect failures before they stop
 constexpr double kTellFailure = 1;        // and send their own, which a dead rank may never take
-constexpr double kReported = 1.5;         // the reporting rank has reported by then
+constexpr double kReported = 1.5;         // a rank whose body has ended has reported by then
 constexpr double kForce = 3;              // a rank that has not noticed a failure by then is killed
-constexpr double kReply = 2;              // a rank that does not answer within this time is taken for dead
-constexpr double kExtraAtEnd = 1;         // the deadline of the last barrier is longer by this much
-constexpr double kUnwind = 1;             // a rank that unwinds waits this long for its operations
+constexpr double kReportedByForce = kTellFailure + kForce + 0.5;  // any rank has reported by then
+constexpr double kReply = 2;       // a rank that does not answer within this time is taken for dead
+constexpr double kExtraAtEnd = 1;  // the deadline of the last barrier is longer by this much
+constexpr double kUnwind = 1;      // a rank that unwinds waits this long for its operations
 
 // After the last progress the engine's thread polls for kSpin seconds if the rank waits, then sleeps
 // kShortSleep at a time up to kNap seconds, then kLongSleep. It never yields: with more ranks than cores,
@@ -150,12 +151,12 @@ Engine::Verdict Engine::stopped_by_peer() {
 
 void Engine::await_report() {
   clear_stop_message();  // the body may have set another one since start_ending()
-  Stopwatch heard;
+  double left = 0;
   {
     const std::scoped_lock lock(mutex_);
-    heard = since_first_failure_;
+    left = report_seconds_ - since_first_failure_.seconds();
   }
-  std::this_thread::sleep_for(duration<double>(kReported - heard.seconds()));
+  std::this_thread::sleep_for(duration<double>(left));
 }
 
 void Engine::finish(double limit, int exit_code) {
@@ -256,7 +257,7 @@ void Engine::take_new_operations() {
 void Engine::handle(const ControlMessage& message) {
   switch (message.kind) {
     case ControlMessage::Kind::failed:
-      failed_[message.from] = {message.text_hash, message.first_failure == 1};
+      failed_[message.from] = {message.text_hash, message.first_failure == 1, message.body_ended == 1};
       return start_ending();
     case ControlMessage::Kind::progress_request:
       return reply(message);
@@ -352,11 +353,16 @@ void Engine::start_ending() {
 
 void Engine::announce_failure(const std::string& text, bool comparable) {
   if (failed_.contains(transport_.rank())) return;
-  const Failed failed{comparable ? hash(text) : 0, failed_.empty()};
+  Failed failed{comparable ? hash(text) : 0, failed_.empty(), false};
+  {
+    const std::scoped_lock lock(mutex_);
+    failed.body_ended = body_ended_;
+  }
   failed_[transport_.rank()] = failed;
   ControlMessage message;
   message.text_hash = failed.text_hash;
   message.first_failure = failed.first ? 1 : 0;
+  message.body_ended = failed.body_ended ? 1 : 0;
   control_->send_all(message);
   start_ending();
   const std::scoped_lock lock(mutex_);
@@ -370,19 +376,25 @@ void Engine::decide_verdict() {
   const auto alike = [&](const auto& failed) { return failed.second.text_hash == text; };
   const auto first =
       std::find_if(failed_.begin(), failed_.end(), [](const auto& f) { return f.second.first; });
+  const bool unwinding = std::any_of(failed_.begin(), failed_.end(),
+                                     [](const auto& f) { return f.second.first && !f.second.body_ended; });
   {
     const std::scoped_lock lock(mutex_);
     verdict_.report = first != failed_.end() && first->first == transport_.rank();
     verdict_.same_everywhere =
         text != 0 && failed_.size() > 1 && std::all_of(failed_.begin(), failed_.end(), alike);
+    report_seconds_ = unwinding ? kReportedByForce : kReported;
     phase_ = Phase::stopped;
   }
   changed_.notify_all();
 }
 
+// A launcher may end all ranks once one has ended, so the rank that reports goes first.
 void Engine::await_end_of_body() {
   std::unique_lock lock(mutex_);
-  if (wake_.wait_for(lock, duration<double>(kForce), [&] { return body_ended_; })) return;
+  const double limit =
+      verdict_.report ? kForce : std::max(kForce, report_seconds_ - since_first_failure_.seconds());
+  if (wake_.wait_for(lock, duration<double>(limit), [&] { return body_ended_; })) return;
   if (!verdict_.report) end_by_force("");
   end_by_force(verdict_.same_everywhere ? own_failure_
                                         : fmt::format("rank {}: {}", transport_.rank(), own_failure_));

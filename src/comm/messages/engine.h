@@ -101,6 +101,7 @@ class Engine {
   struct Failed {
     std::uint64_t text_hash;  // 0 where the text must not be compared
     bool first;               // the rank knew of no other failure when it failed
+    bool body_ended;          // it will report as soon as it knows that it is to
   };
   std::map<int, Failed> failed_;  // by world rank
   Stopwatch last_progress_, deadlines_checked_;
@@ -123,6 +124,7 @@ class Engine {
   std::optional<LocalFailure> failure_;  // of this rank, not yet announced
   std::string own_failure_;
   Verdict verdict_;
+  double report_seconds_ = 0;  // after the first failure, within which the rank that reports has done so
   Stopwatch since_first_failure_;
 
   std::thread thread_;
