@@ -93,7 +93,8 @@ class Communicator {
   // Collective. Announces that this rank will send to rank `to` and receive from rank `from`, so that
   // connections can be made now. Messages between other ranks stay possible.
   virtual void expect_messages(int /*to*/, int /*from*/) {}
-  // Cancels this rank's running collectives: the rank has failed and is about to free their memory.
+  // Cancels this rank's running collectives: the rank has failed and is about to free their memory. Called
+  // while the exception is handled, which the other ranks learn of at once, not when this rank has unwound.
   virtual void abandon() noexcept {}
   // Whether a rank is known to have failed, and the deadline of a collective. Callable from any thread, for
   // code that waits for other ranks outside this interface.

@@ -3,6 +3,7 @@
 // the number of bytes at which the implementation splits its work; the checks use sizes around it.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -62,6 +63,30 @@ inline void fail_while_others_wait(World& world) {
     fail("a rank that waits for one that failed says: {}", error.what());
   }
   fail("a collective went on without a rank that failed");
+}
+
+// Rank 1 fails, and a destructor waits until rank 0 has heard of it. Whether that was soon is in `in_time`.
+inline void fail_before_the_end(World& world, std::atomic<bool>& heard, std::atomic<bool>& in_time) {
+  struct Patient {
+    std::atomic<bool>&heard, &in_time;
+    ~Patient() {
+      for (int i = 0; i < 2000 && !heard; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      in_time = heard.load();
+    }
+  };
+  try {
+    if (world.ranks.rank() == 0) world.ranks.barrier();
+  } catch (const StoppedByPeer&) {
+    heard = true;
+    throw;
+  }
+  const Patient end{heard, in_time};
+  try {
+    fail_user("the disk is full");
+  } catch (...) {
+    world.ranks.abandon();
+    throw;
+  }
 }
 
 // The last rank joins an all_reduce for "step 12, gradients of block.3" too late.

@@ -3,6 +3,7 @@
 #include <exception>
 
 #include "comm/arguments.h"
+#include "comm/failure.h"
 #include "core/error.h"
 
 namespace shoal::messages {
@@ -67,6 +68,9 @@ class MpiCommunicator final : public Communicator {
   }
   void barrier() override { begin("barrier", {}, plan_barrier(group_->rank_and_size())).wait(); }
 
+  void abandon() noexcept override {
+    if (auto text = handled_failure(); !text.empty()) engine_.announce(std::move(text));
+  }
   bool stopped() const override { return engine_.stopping(); }
   double deadline_seconds() const override { return engine_.deadline_seconds(); }
 

@@ -120,7 +120,7 @@ void Engine::release(PendingOperation& operation, bool unwinding) noexcept {
   const auto free = [&] { return operation.done || phase_ == Phase::stopped; };
   if (!unwinding) return changed_.wait(lock, free);
   if (changed_.wait_for(lock, duration<double>(kUnwind), free)) return;
-  failure_ = {fmt::format("gave up {}", operation.describe), false};
+  if (!failure_) failure_ = {fmt::format("gave up {}", operation.describe), false};
   wake_requested_ = true;
   wake_.notify_one();
   changed_.wait(lock, free);
@@ -131,6 +131,14 @@ bool Engine::await_stop(std::unique_lock<std::mutex>& lock) {
   wake_requested_ = true;
   wake_.notify_all();
   return changed_.wait_for(lock, duration<double>(kForce), [&] { return phase_ == Phase::stopped; });
+}
+
+void Engine::announce(std::string text) noexcept {
+  const std::scoped_lock lock(mutex_);
+  if (phase_ == Phase::stopped || failure_) return;
+  failure_ = {std::move(text), true};
+  wake_requested_ = true;
+  wake_.notify_all();
 }
 
 Engine::Verdict Engine::fail(const std::string& text) {

@@ -50,6 +50,8 @@ class Engine {
   // ends the process with `exit_code`.
   void finish(double limit, int exit_code);
 
+  // Called when the body has failed and is about to unwind: informs the others, as fail() does later.
+  void announce(std::string text) noexcept;
   // Called when the body has failed: informs the others and returns whether this rank reports the failure.
   struct Verdict {
     bool report = false;

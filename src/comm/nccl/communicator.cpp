@@ -174,7 +174,10 @@ class NcclCommunicator final : public Communicator {
   }
 
   void expect_messages(int to, int from) override;
-  void abandon() noexcept override { detector_->abandon(); }
+  void abandon() noexcept override {
+    detector_->abandon();
+    inner_->abandon();
+  }
   bool stopped() const override { return inner_->stopped(); }
   double deadline_seconds() const override { return inner_->deadline_seconds(); }
 

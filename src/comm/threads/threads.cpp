@@ -8,6 +8,7 @@
 #include <typeinfo>
 
 #include "comm/arguments.h"
+#include "comm/failure.h"
 #include "comm/threads/operation.h"
 #include "comm/world.h"
 #include "core/cores.h"
@@ -147,6 +148,9 @@ class ThreadsCommunicator final : public Communicator {
 
   void barrier() override { call({Collective::barrier}, {}, {}).wait(); }
 
+  void abandon() noexcept override {
+    if (const auto text = handled_failure(); !text.empty()) group_->run().stop(text);
+  }
   bool stopped() const override { return group_->run().stopped(); }
   double deadline_seconds() const override { return group_->run().deadline_seconds(); }
 

@@ -170,6 +170,14 @@ TEST(FailingMpi, ABodyThatGivesUpBecauseOfAPeerLetsThatOneReport) {
               ElementsAre("stopped", "rank 1: the files differ"));
 }
 
+TEST(FailingMpi, OthersHearBeforeARankHasUnwound) {
+  std::atomic<bool> heard = false, in_time = false;
+  EXPECT_THAT(
+      run_ranks(2, 60, [&](World& world, FakeTransport&) { fail_before_the_end(world, heard, in_time); }),
+      ElementsAre("stopped", "rank 1: the disk is full"));
+  EXPECT_TRUE(in_time);
+}
+
 // A launcher ends all ranks once one has ended, so the others wait for the message.
 TEST(FailingMpi, ARankThatUnwindsSlowlyEndsFirst) {
   std::mutex mutex;

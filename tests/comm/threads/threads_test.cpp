@@ -65,6 +65,14 @@ TEST(FailingThreads, ARankThatThrowsStopsAll) {
   }
 }
 
+TEST(FailingThreads, OthersHearBeforeARankHasUnwound) {
+  std::atomic<bool> heard = false, in_time = false;
+  EXPECT_EQ(
+      failure_of<UserError>({.ranks = 2}, [&](World& world) { fail_before_the_end(world, heard, in_time); }),
+      "rank 1: the disk is full");
+  EXPECT_TRUE(in_time);
+}
+
 TEST(FailingThreads, OneTextFromAllIsSaidOnce) {
   EXPECT_EQ(failure_of<UserError>({.ranks = 3}, [](World&) { fail_user("no such file"); }), "no such file");
   EXPECT_EQ(failure_of<UserError>({.ranks = 1}, [](World&) { fail_user("no such file"); }), "no such file");
