@@ -571,8 +571,12 @@ TrainResult Trainer::run() try {
   run.end();
   return run.result;
 } catch (...) {
-  run_->ranks().abandon();
-  rethrow_with_remedy();
+  try {
+    rethrow_with_remedy();
+  } catch (...) {
+    run_->ranks().abandon();
+    throw;
+  }
 }
 
 }  // namespace shoal
