@@ -93,7 +93,11 @@ class RankSupervisor {
   std::optional<RankPlacement> next_placement(const std::string& died, const std::string& worker);
   std::string drop_worker(const std::optional<RankDeath>& death);
   bool refused(const Outcome& outcome) const;
-  AttemptEnd judge(const Outcome& outcome, const RankPlacement& where, std::int64_t steps_before);
+  struct Progress {
+    std::int64_t done = 0, logged = 0;  // steps
+  };
+  Progress progress() const { return {run_->steps_done(), run_->logged_step()}; }
+  AttemptEnd judge(const Outcome& outcome, const RankPlacement& where, const Progress& before);
   std::string describe_failure(const Outcome& outcome) const;
   int report_outcome(const Outcome& outcome, int restarts, int fruitless) const;
 
@@ -255,15 +259,15 @@ int RankSupervisor::run() {
   int fruitless = 0;  // attempts in a row that left no new checkpoint
   auto step = run_ ? run_->latest_step() : std::nullopt;
   while (true) {
-    const auto steps_before = run_ ? run_->steps_done() : 0;
+    const auto before = run_ ? progress() : Progress{};
     const auto outcome = attempt(*where, command);
     if (!run_) return report_outcome(outcome, 0, 0);
     if (failed(outcome) || outcome.moved) run_->wait_until_unused();
-    const auto end = judge(outcome, *where, steps_before);
+    const auto end = judge(outcome, *where, before);
     const auto next = next_attempt(end);
     if (next == NextAttempt::none) return report_outcome(outcome, 0, 0);
-    const auto before = std::exchange(step, run_->latest_step());
-    fruitless = step == before && !outcome.moved ? fruitless + 1 : 0;
+    const auto step_before = std::exchange(step, run_->latest_step());
+    fruitless = step == step_before && !outcome.moved ? fruitless + 1 : 0;
     const bool counted = next == NextAttempt::counted;
     if (counted && restarts == options_.max_restarts) return report_outcome(outcome, restarts, fruitless);
 
@@ -301,12 +305,15 @@ bool RankSupervisor::refused(const Outcome& outcome) const {
 }
 
 // Judges how an attempt ended, and checks the hosts where another one may follow.
-AttemptEnd RankSupervisor::judge(const Outcome& outcome, const RankPlacement& where,
-                                 std::int64_t steps_before) {
-  const bool progressed = run_->steps_done() > steps_before;
+AttemptEnd RankSupervisor::judge(const Outcome& outcome, const RankPlacement& where, const Progress& before) {
+  const auto now = progress();
+  const bool progressed = now.done > before.done;
+  // A disk that fails in the middle of a run is reported as a file that the user may mend, but may work
+  // again.
+  const bool trained = progressed || now.logged != before.logged;
   AttemptEnd end{.failed = failed(outcome),
                  .explained = outcome.explained,
-                 .refused = refused(outcome),
+                 .refused = refused(outcome) && !trained,
                  .stopped = outcome.stopped,
                  .moved = outcome.moved,
                  .progressed = progressed};

@@ -77,9 +77,13 @@ std::optional<std::int64_t> RunToRestart::latest_step() const {
   return step_of(*latest);  // also of a damaged one, of which the ranks say more
 }
 
+std::int64_t RunToRestart::logged_step() const {
+  return last_logged_step(config_.run.path() / "metrics.jsonl");
+}
+
 std::int64_t RunToRestart::steps_done() const {
   const auto saved = latest_step().value_or(0);
-  return in_memory() ? std::max(saved, last_logged_step(config_.run.path() / "metrics.jsonl")) : saved;
+  return in_memory() ? std::max(saved, logged_step()) : saved;
 }
 
 void RunToRestart::require_layout(int ranks, int ranks_per_host) const {

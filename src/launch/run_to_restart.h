@@ -26,7 +26,10 @@ class RunToRestart {
   bool in_memory() const { return config_.checkpoint.memory; }
   // The step of the latest complete checkpoint on the disk.
   std::optional<std::int64_t> latest_step() const;
-  // The same or, where checkpoints in memory may be newer, the last step in the run's metrics; 0: none.
+  // The last step in the run's metrics; 0: none.
+  std::int64_t logged_step() const;
+  // The latest step that an attempt can begin with: that of the checkpoint or, where those in memory may be
+  // newer, of the metrics; 0: none.
   std::int64_t steps_done() const;
   // Throws UserError where the command's layout is not one of `ranks` ranks. `ranks_per_host` is as in
   // resolve_layout().

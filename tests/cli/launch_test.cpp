@@ -215,6 +215,20 @@ TEST_F(Launch, DoesNotStartAgainAfterAMistakeOfTheUser) {
   expect_one_call();
 }
 
+// A disk that fails in the middle of a run: the ranks call it the user's to mend, but it may work again.
+TEST_F(Launch, StartsAgainAfterAnErrorOfTheUsersThatComesInTheMiddle) {
+  // The first attempt ends with nothing saved, the second after a checkpoint, the third at once.
+  make_mpirun(
+      "n=$(wc -l <calls)\n[ $n -eq 1 ] && { \"$@\" train.steps=5; rm -r runs/tiny/checkpoints/*; }\n"
+      "[ $n -eq 2 ] && \"$@\" train.steps=10\n"
+      "echo 'shoal: error: rank 0: data/train.bin: Input/output error' >&2; exit 2");
+  const auto result = launch({"-n", "1", "--max-restarts", "5"}, {"log.interval=1"});
+  EXPECT_EQ(result.code, 2) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("a rank failed; restart 1 of 5, on 1 rank, from the beginning\n"));
+  EXPECT_THAT(result.err, HasSubstr("a rank failed; restart 2 of 5, on 1 rank, from step 10\n"));
+  EXPECT_EQ(count(read_file(file("calls")), "\n"), 3);
+}
+
 TEST_F(Launch, LeavesOutAHostThatIsGone) {
   // The host `down` answers until the first attempt has died. The remaining ranks contradict parallel.data
   // = 4.
