@@ -106,11 +106,6 @@ void discard_session(const fs::path& run) {
   [[maybe_unused]] const auto written = ::write(file.get(), line.data(), line.size());
 }
 
-bool wait_for_run_lock(const fs::path& run, double seconds) {
-  const FileDescriptor file(::open((run / kLockName).c_str(), O_RDWR | O_CLOEXEC));
-  return !file || lock_within(file, seconds);
-}
-
 bool run_in_use(const fs::path& run) {
   const FileDescriptor file(::open((run / kLockName).c_str(), O_RDONLY | O_CLOEXEC));
   return file && ::flock(file.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;

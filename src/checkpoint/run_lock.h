@@ -38,10 +38,6 @@ class RunLock {
 // A lock file that cannot be written leaves them usable.
 void discard_session(const std::filesystem::path& run);
 
-// Waits, at most so long, until no process holds the lock: ranks of a failed run may end a moment after their
-// launcher. Returns whether it is free; a directory without a lock is.
-bool wait_for_run_lock(const std::filesystem::path& run, double seconds);
-
 // Whether a process holds the lock. Needs no right to write, and changes nothing.
 bool run_in_use(const std::filesystem::path& run);
 

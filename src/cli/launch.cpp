@@ -43,8 +43,10 @@ void add_launch(CLI::App& app) {
                    "worker dies (default: all ranks, with --hosts-file 1; with gossip two workers)")
       ->check(takes_integer(1, 1'000'000));
   command
-      ->add_option("--max-wait", options->max_wait,
-                   "Longest wait for hosts when those that answer have no room for --min-ranks, in seconds")
+      ->add_option(
+          "--max-wait", options->max_wait,
+          "Longest wait for hosts when those that answer have no room for --min-ranks, and for a lost "
+          "host to release the run, in seconds")
       ->check(takes_number({.low = 0, .high = 1e6}))
       ->capture_default_str();
   command

@@ -75,6 +75,7 @@ void print(std::FILE* stream, const std::string& text) {
 // Open MPI's mpirun may hang forever when a rank dies during startup. It is killed kHangLimit seconds after
 // its last child has ended.
 constexpr double kHangLimit = 10, kPollInterval = 2;
+constexpr double kEndOfRanks = 10;  // ranks end within it, after their launcher
 
 class RankSupervisor {
  public:
@@ -97,6 +98,8 @@ class RankSupervisor {
     std::int64_t done = 0, logged = 0;  // steps
   };
   Progress progress() const { return {run_->steps_done(), run_->logged_step()}; }
+  bool trained_since(const Progress& before) const;
+  bool await_unused_run(bool over);
   AttemptEnd judge(const Outcome& outcome, const RankPlacement& where, const Progress& before);
   std::string describe_failure(const Outcome& outcome) const;
   int report_outcome(const Outcome& outcome, int restarts, int fruitless) const;
@@ -262,7 +265,15 @@ int RankSupervisor::run() {
     const auto before = run_ ? progress() : Progress{};
     const auto outcome = attempt(*where, command);
     if (!run_) return report_outcome(outcome, 0, 0);
-    if (failed(outcome) || outcome.moved) run_->wait_until_unused();
+    const bool refusal = refused(outcome) && !trained_since(before);
+    const bool over = !elastic_ || outcome.stopped || refusal;  // no other attempt will follow
+    const bool waits = !refusal && (failed(outcome) || outcome.moved);
+    const bool unused = !waits || await_unused_run(over);
+    if (!over && stop_signal_ != 0) {
+      log::info("{}: stopped while waiting for {}; the run is unchanged", signal_name(stop_signal_),
+                run_->holder());
+      return 128 + stop_signal_;
+    }
     const auto end = judge(outcome, *where, before);
     const auto next = next_attempt(end);
     if (next == NextAttempt::none) return report_outcome(outcome, 0, 0);
@@ -277,6 +288,10 @@ int RankSupervisor::run() {
       }
     }
     const auto cause = describe_failure(outcome);
+    if (!unused) {
+      fail("{}, and {} is still in use by {}; when that has ended, go on with init.from=auto", cause,
+           run_->folder(), run_->holder());
+    }
     // Ranks of one model can replace each other, so all restart on the hosts that answer. A gossip worker has
     // its own model: where one died without an error message, the others continue without it, if --min-ranks
     // allows.
@@ -304,16 +319,40 @@ bool RankSupervisor::refused(const Outcome& outcome) const {
   return code == 2 || (code == 3 && mpirun_.kind == MpiKind::hydra && outcome.explained);
 }
 
+// A disk that fails in the middle of a run is reported as a file that the user may mend, but may work again.
+bool RankSupervisor::trained_since(const Progress& before) const {
+  const auto now = progress();
+  return now.done > before.done || now.logged != before.logged;
+}
+
+// Waits until the ranks of an attempt have given up the run: they may end after their launcher, and a network
+// file system keeps the lock of a lost host until its lease is over (NFSv4: 90 s), for which only another
+// attempt waits. Returns false after that time, or where a signal came.
+bool RankSupervisor::await_unused_run(bool over) {
+  constexpr double kQuiet = 1, kInterval = 0.1;
+  const double limit = over ? kEndOfRanks : std::max(kEndOfRanks, options_.max_wait);
+  const Stopwatch waiting;
+  for (bool told = over; run_->in_use();) {
+    if (waiting.seconds() >= limit) return false;
+    if (!told && waiting.seconds() >= kQuiet) {
+      log::warn("{} is still in use by {}: waiting for it to end, {} at most", run_->folder(), run_->holder(),
+                format_duration(limit));
+      told = true;
+    }
+    if (const int signal = signals_->wait(kInterval); signal != 0) {
+      if (stop_signal_ == 0) stop_signal_ = signal;
+      return false;
+    }
+  }
+  return true;
+}
+
 // Judges how an attempt ended, and checks the hosts where another one may follow.
 AttemptEnd RankSupervisor::judge(const Outcome& outcome, const RankPlacement& where, const Progress& before) {
-  const auto now = progress();
-  const bool progressed = now.done > before.done;
-  // A disk that fails in the middle of a run is reported as a file that the user may mend, but may work
-  // again.
-  const bool trained = progressed || now.logged != before.logged;
+  const bool progressed = progress().done > before.done;
   AttemptEnd end{.failed = failed(outcome),
                  .explained = outcome.explained,
-                 .refused = refused(outcome) && !trained,
+                 .refused = refused(outcome) && !trained_since(before),
                  .stopped = outcome.stopped,
                  .moved = outcome.moved,
                  .progressed = progressed};

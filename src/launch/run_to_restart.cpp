@@ -69,7 +69,12 @@ std::optional<RunToRestart> RunToRestart::of(const std::vector<std::string>& com
 RunToRestart::RunToRestart(std::vector<std::string> command, Config config)
     : command_(std::move(command)), config_(std::move(config)), earlier_files_(measurements_in(folder())) {}
 
-void RunToRestart::wait_until_unused() const { wait_for_run_lock(config_.run.path(), 10); }
+bool RunToRestart::in_use() const { return run_in_use(config_.run.path()); }
+
+std::string RunToRestart::holder() const {
+  const auto holder = lock_holder(config_.run.path());
+  return holder.empty() ? "another process" : holder;
+}
 
 std::optional<std::int64_t> RunToRestart::latest_step() const {
   const auto latest = latest_in(config_.run.path() / kCheckpointsName);

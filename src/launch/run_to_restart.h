@@ -20,8 +20,9 @@ class RunToRestart {
 
   const Config& config() const { return config_; }
   std::string folder() const { return config_.run.path().string(); }
-  // Waits up to ten seconds for the ranks of the failed attempt, which may end after their launcher.
-  void wait_until_unused() const;
+  // Whether a process holds the run's lock, and which: "process 123 on HOST", or "another process".
+  bool in_use() const;
+  std::string holder() const;
   // Whether the hosts may have newer checkpoints in memory, which only the ranks can read.
   bool in_memory() const { return config_.checkpoint.memory; }
   // The step of the latest complete checkpoint on the disk.

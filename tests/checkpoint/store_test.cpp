@@ -310,12 +310,9 @@ TEST(RunLock, ASecondProcessIsRefusedAndToldWhoHoldsIt) {
   EXPECT_THAT(
       user_error([&] { RunLock lock(run); }),
       AllOf(HasSubstr(run.string()), HasSubstr("in use by process " + std::to_string(child) + " on ")));
-  EXPECT_FALSE(wait_for_run_lock(run, 0.05));
   EXPECT_TRUE(run_in_use(run));
   kill(child, SIGKILL);
-  EXPECT_TRUE(wait_for_run_lock(run, 10));
   waitpid(child, nullptr, 0);
-  EXPECT_TRUE(wait_for_run_lock(scratch / "runs/none", 0));
   EXPECT_FALSE(run_in_use(run) || run_in_use(scratch / "runs/none"));
   const RunLock lock(run);  // the system releases the lock when its holder ends
   EXPECT_THAT(user_error([&] { RunLock again(run); }), HasSubstr(std::to_string(getpid())));

@@ -229,6 +229,37 @@ TEST_F(Launch, StartsAgainAfterAnErrorOfTheUsersThatComesInTheMiddle) {
   EXPECT_EQ(count(read_file(file("calls")), "\n"), 3);
 }
 
+// A network file system keeps the lock of a host that is lost.
+TEST_F(Launch, WaitsForTheLockOfAHostThatIsLost) {
+  make_mpirun(
+      std::string("[ $(wc -l <calls) -ge 2 ] && exec \"$@\"\nmkdir -p runs/tiny\n"
+                  "setsid flock runs/tiny/.lock sh -c 'echo process 7 on b >runs/tiny/.lock; touch held\n"
+                  "while [ -e held ]; do sleep 0.01; done' >/dev/null 2>&1 &\n"
+                  "until [ -e held ]; do sleep 0.01; done\n") +
+      kKilledBanner);
+  const auto command = launch_command({"-n", "1", "--max-restarts", "1"}, {});
+  const std::string waiting =
+      "runs/tiny is still in use by process 7 on b: waiting for it to end, 10m 00s at most";
+  {
+    Process stopped(command, folder_.path());
+    ASSERT_TRUE(eventually([&] { return stopped.err_so_far().find(waiting) != std::string::npos; }));
+    stopped.signal(SIGINT);
+    const auto result = stopped.wait();
+    EXPECT_EQ(result.code, 128 + SIGINT);
+    EXPECT_THAT(result.err,
+                HasSubstr("SIGINT: stopped while waiting for process 7 on b; the run is unchanged"));
+  }
+  fs::remove(file("held"));
+  fs::remove(file("calls"));
+  Process process(command, folder_.path());
+  ASSERT_TRUE(eventually([&] { return process.err_so_far().find(waiting) != std::string::npos; }));
+  fs::remove(file("held"));
+  const auto result = process.wait();
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err,
+              HasSubstr("rank 1 was ended by SIGKILL; restart 1 of 1, on 1 rank, from the beginning"));
+}
+
 TEST_F(Launch, LeavesOutAHostThatIsGone) {
   // The host `down` answers until the first attempt has died. The remaining ranks contradict parallel.data
   // = 4.
