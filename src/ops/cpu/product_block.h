@@ -32,11 +32,13 @@ TaskSize task_size(bool, std::int64_t, std::int64_t, std::int64_t units, int) {
 // A block of the product: what all threads read stays in the third-level cache.
 constexpr std::int64_t kBlockRows = 20 * kTaskRows, kBlockColumns = 16 * kTaskColumns;
 constexpr std::int64_t kBlockUnits = 1536;
-// So many terms of a sum at a time, those of a weight's gradient or of others. Tile registers make more of a
-// cache that holds more columns of fewer terms, but a gradient is best written once.
+// So many terms of a sum at a time, those of a weight's gradient or of others. Fewer leave room in a
+// second-level cache for the next operands, of which a gradient has two that are large. Tile registers make
+// more of it in other products, and a gradient, which they multiply fast, is best written once.
 template <typename Unit>
 constexpr std::int64_t deepest(bool of_weight) {
-  return UnitOf<Unit>::kTerms * (kTiles<Unit> && !of_weight ? kBlockUnits / 3 : kBlockUnits);
+  const std::int64_t share = kTiles<Unit> ? (of_weight ? 1 : 3) : (of_weight ? 2 : 1);
+  return UnitOf<Unit>::kTerms * kBlockUnits / share;
 }
 #ifdef __AVX512BF16__
 // Tile registers multiply faster than the third-level cache delivers. So a thread's own operand takes nearly
