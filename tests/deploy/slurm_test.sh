@@ -115,7 +115,8 @@ echo "two nodes, stopped and queued again: ok"
 # A mistake of the user's ends the job, on however many nodes.
 run=mistaken job=$(submit --ntasks-per-node=2 "$batch_files/many-nodes.sbatch" tiny.toml optim.nokey=1)
 wait_for "$job" FAILED
-on a scontrol -o show job "$job" | grep -q " Restarts=0 .* ExitCode=2:0" || die "$(on a scontrol -o show job "$job")"
+on a scontrol -o show job "$job" | grep -q " Restarts=0 .* ExitCode=2:0" ||
+  die "$(cat "shoal-$job.log"; on a scontrol -o show job "$job")"
 until_idle || die "a node does not come back from a mistake: $(on a sinfo; tail -n 20 slurmctld.log)"
 echo "a mistake: ok"
 
