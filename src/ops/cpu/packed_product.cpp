@@ -109,10 +109,10 @@ void PackedProduct::multiply(const MatmulCall& call) {
       const std::int64_t pieces = small && rows >= team_.size() * kOwnRows ? team_.size() : 0;
       for_pieces(
           half, even_piece(half, deepest<Unit>(call.transpose_a)), [&](std::int64_t at, std::int64_t most) {
+            const auto size =
+                task_size<Unit>(own_left, rows, columns, count_of(most, UnitOf<Unit>::kTerms), team_.size());
             const auto block_of = [&](std::int64_t begin, float* to) {
               const std::int64_t from = begin + at, depth = std::clamp<std::int64_t>(k - from, 0, most);
-              const auto size = task_size<Unit>(own_left, rows, columns,
-                                                count_of(depth, UnitOf<Unit>::kTerms), team_.size());
               ProductBlock<Unit> block{call, row, rows, column, columns, begin, from, depth, pieces, size};
               block.sums = to;
               block.bias = bias;
