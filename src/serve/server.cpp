@@ -38,21 +38,23 @@ constexpr std::chrono::milliseconds kLookAtClient(200);
 
 // Counts the connections that have a thread or wait for one. A thread stays with its connection, also while
 // no request comes.
-class ConnectionThreads : public httplib::ThreadPool {
+class ConnectionThreads : public httplib::TaskQueue {
  public:
   ConnectionThreads(int threads, std::atomic<int>& connections)
-      : ThreadPool(static_cast<std::size_t>(threads)), connections_(connections) {}
+      : threads_(static_cast<std::size_t>(threads)), connections_(connections) {}
   // Returns nothing in cpp-httplib 0.11, and a bool in 0.18.
   using Enqueued = decltype(std::declval<httplib::TaskQueue&>().enqueue({}));
   Enqueued enqueue(std::function<void()> serve) override {
     ++connections_;
-    return ThreadPool::enqueue([this, serve = std::move(serve)] {
+    return threads_.enqueue([this, serve = std::move(serve)] {
       serve();
       --connections_;
     });
   }
+  void shutdown() override { threads_.shutdown(); }
 
  private:
+  httplib::ThreadPool threads_;
   std::atomic<int>& connections_;
 };
 
