@@ -82,7 +82,7 @@ TEST(Completions, EndBeforeAStopString) {
   EXPECT_EQ(choice["finish_reason"], "stop");
   std::string joined;
   for (const std::string token : choice["logprobs"]["tokens"]) joined += token;
-  EXPECT_EQ(joined, choice["text"]);
+  EXPECT_EQ(choice["text"], joined);
 }
 
 // A text that was generated and then given as a prompt has the same logprobs.

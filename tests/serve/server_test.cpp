@@ -291,7 +291,7 @@ TEST(Server, StreamsToOldClientsWithoutChunks) {
     std::string text;
     for (const auto& event : TestServer::events_of(answer.substr(end + 4)))
       text += event["choices"][0]["text"].get<std::string>();
-    EXPECT_EQ(text, whole);
+    EXPECT_EQ(whole, text);
     EXPECT_THAT(answer, testing::EndsWith("data: [DONE]\n\n"));
   }
   expect_well(server);
@@ -354,7 +354,7 @@ TEST(Server, FinishesWhatRunsBeforeItEnds) {
   std::string text;
   for (const auto& event : events) text += event["choices"][0]["text"].get<std::string>();
   ASSERT_EQ(whole.first, 200);
-  EXPECT_EQ(text, whole.second["choices"][0]["text"]);
+  EXPECT_EQ(whole.second["choices"][0]["text"], text);
   EXPECT_EQ(text, server.alone("a", {.temperature = 1, .seed = 1, .max_tokens = 8000, .vocab_size = 61}, 0));
   EXPECT_TRUE(eventually([&] { return server.ended.load(); }));
   EXPECT_EQ(server.failure, "");
