@@ -81,7 +81,8 @@ struct Server::Impl {
 
   void bind();
   void set_routes();
-  std::string read_body(const httplib::ContentReader& read, Clock::time_point deadline) const;
+  std::string read_body(const httplib::ContentReader& read, const httplib::Response& response,
+                        Clock::time_point deadline) const;
   void complete(const httplib::Request& request, httplib::Response& response,
                 const httplib::ContentReader& read);
   void answer_whole(const std::shared_ptr<Completion>& completion, Clock::time_point deadline, int socket,
@@ -193,7 +194,8 @@ void Server::Impl::set_routes() {
                    const httplib::ContentReader& read) { complete(request, response, read); });
 }
 
-std::string Server::Impl::read_body(const httplib::ContentReader& read, Clock::time_point deadline) const {
+std::string Server::Impl::read_body(const httplib::ContentReader& read, const httplib::Response& response,
+                                    Clock::time_point deadline) const {
   std::string body;
   bool large = false, late = false;
   const bool whole = read([&](const char* data, std::size_t size) {
@@ -203,7 +205,7 @@ std::string Server::Impl::read_body(const httplib::ContentReader& read, Clock::t
     body.append(data, size);
     return true;
   });
-  if (large)
+  if (large || response.status == 413)  // which later versions of cpp-httplib set, and read no further
     throw ApiError(413, fmt::format("the body has more than {} bytes (--body-limit)", options.body_limit));
   if (late) throw ApiError(408, "the body took too long to come");
   if (!whole) throw ApiError(400, "the body ends early, or is in a coding that this server does not know");
@@ -223,7 +225,7 @@ void Server::Impl::complete(const httplib::Request& request, httplib::Response& 
   }
   std::string body;
   try {
-    body = read_body(read, deadline);
+    body = read_body(read, response, deadline);
   } catch (const ApiError& error) {
     return answer_and_close(error, request, response);
   }
