@@ -1,4 +1,4 @@
-// What a rank tells the others when it fails.
+// The message that a failing rank sends to the others.
 #pragma once
 
 #include <string>

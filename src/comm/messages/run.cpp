@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/failure.h"
 #include "comm/launcher.h"
 #include "comm/messages/communicator.h"
 #include "comm/messages/engine.h"
@@ -99,10 +100,8 @@ void run_rank(Transport& transport, const WorldOptions& options, const RankBody&
     engine.finish(options.end_seconds, exit_code);
   } catch (const StoppedByPeer&) {
     end_failed(engine, engine.stopped_by_peer());
-  } catch (const std::exception& error) {
-    end_failed(engine, engine.fail(message_of(error)));
   } catch (...) {
-    end_failed(engine, engine.fail("unknown exception"));
+    end_failed(engine, engine.fail(handled_failure()));
   }
 }
 

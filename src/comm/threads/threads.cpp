@@ -227,13 +227,10 @@ void run_rank(ThreadsRun& run, const std::shared_ptr<ThreadsGroup>& group, int r
                 fmt::format("{} threads of this process", size)};
     body(world);
   } catch (const StoppedByPeer&) {
-  } catch (const std::exception& error) {
-    const auto text = message_of(error);
+  } catch (...) {
+    const auto text = handled_failure();
     failures.add(rank, std::current_exception(), text);
     run.stop(text);
-  } catch (...) {
-    failures.add(rank, std::current_exception(), "unknown exception");
-    run.stop("unknown exception");
   }
   run.set_ended(rank);
 }
