@@ -100,7 +100,8 @@ class RankSupervisor {
   Progress progress() const { return {run_->steps_done(), run_->logged_step()}; }
   bool trained_since(const Progress& before) const;
   bool await_unused_run(bool over);
-  AttemptEnd judge(const Outcome& outcome, const RankPlacement& where, const Progress& before);
+  AttemptEnd judge(const Outcome& outcome, const RankPlacement& where, bool refusal,
+                   std::int64_t done_before);
   std::string describe_failure(const Outcome& outcome) const;
   int report_outcome(const Outcome& outcome, int restarts, int fruitless) const;
 
@@ -274,7 +275,7 @@ int RankSupervisor::run() {
                 run_->holder());
       return 128 + stop_signal_;
     }
-    const auto end = judge(outcome, *where, before);
+    const auto end = judge(outcome, *where, refusal, before.done);
     const auto next = next_attempt(end);
     if (next == NextAttempt::none) return report_outcome(outcome, 0, 0);
     const auto step_before = std::exchange(step, run_->latest_step());
@@ -348,11 +349,12 @@ bool RankSupervisor::await_unused_run(bool over) {
 }
 
 // Judges how an attempt ended, and checks the hosts where another one may follow.
-AttemptEnd RankSupervisor::judge(const Outcome& outcome, const RankPlacement& where, const Progress& before) {
-  const bool progressed = progress().done > before.done;
+AttemptEnd RankSupervisor::judge(const Outcome& outcome, const RankPlacement& where, bool refusal,
+                                 std::int64_t done_before) {
+  const bool progressed = run_->steps_done() > done_before;
   AttemptEnd end{.failed = failed(outcome),
                  .explained = outcome.explained,
-                 .refused = refused(outcome) && !trained_since(before),
+                 .refused = refusal,
                  .stopped = outcome.stopped,
                  .moved = outcome.moved,
                  .progressed = progressed};
