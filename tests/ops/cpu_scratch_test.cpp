@@ -57,7 +57,7 @@ TEST(CpuScratch, HasRoomForMuonsProducts) {
 
 // Half of a gradient's sums lies beside it where the micro-batch has many times more rows than it.
 TEST(CpuScratch, HasRoomForHalvesOfSums) {
-  constexpr std::int64_t kChannels = 768, kRows = 3200, kFew = 1536;
+  constexpr std::int64_t kChannels = 768, kRows = 3200;
   KernelSizes sizes{.batch = 1,
                     .positions = kRows,
                     .heads = 12,
@@ -68,9 +68,20 @@ TEST(CpuScratch, HasRoomForHalvesOfSums) {
   const Buffer dy{*backend, DType::f32, {kRows, 4 * kChannels}}, x{*backend, DType::f32, {kRows, kChannels}},
       dw{*backend, DType::f32, {4 * kChannels, kChannels}};
   expect_enough_memory(sizes, *backend, [&](Backend& on) { on.linear_backward_weight(dw, {}, dy, x, true); });
-  const auto with_halves = cpu_scratch_bytes(1, sizes);
-  sizes.positions = kFew;
-  EXPECT_GE(with_halves, cpu_scratch_bytes(1, sizes) + sizeof(float) * 4 * kChannels * kChannels);
+  // From 2 x 768 rows on for attention's output, 3.6 x 768 for its input, 4 x 768 for the MLP.
+  const auto more_at = [&](std::int64_t rows) {  // floats than for a row less
+    sizes.positions = rows;
+    const auto bytes = cpu_scratch_bytes(1, sizes);
+    sizes.positions = rows - 1;
+    return static_cast<std::int64_t>((bytes - cpu_scratch_bytes(1, sizes)) / sizeof(float));
+  };
+  constexpr std::int64_t kSquare = kChannels * kChannels;
+  EXPECT_LT(more_at(1536), kSquare);
+  EXPECT_GE(more_at(1537), kSquare);
+  for (const auto& [rows, squares] : {std::pair{2765, 2}, {3073, 1}}) {
+    EXPECT_LT(more_at(rows - 1), kSquare / 2) << rows;
+    EXPECT_GE(more_at(rows), squares * kSquare) << rows;
+  }
 }
 
 }  // namespace
