@@ -17,7 +17,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Of a folder with a checkpoint's name the missing manifest is reported. Runs may be called "step-law".
+// A folder with a checkpoint's name counts as one, so that an error names the manifest that is missing. A run
+// may be called "step-law".
 bool is_checkpoint(const fs::path& directory) {
   std::error_code ignored;
   return fs::is_regular_file(directory / kManifestName, ignored) ||

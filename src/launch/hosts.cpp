@@ -172,7 +172,7 @@ HostCheck::HostCheck(std::string host, const std::string& remote_shell, std::str
   start();
 }
 
-// Where the launcher has too many files or processes, a later call tries again.
+// A check cannot start while the launcher has too many files or processes; a later call tries again.
 void HostCheck::start() {
   try {
     child_ = std::make_unique<ChildProcess>(command_);

@@ -306,7 +306,7 @@ TEST(ConfigRules, AnArgumentReplacesWhetherTheFileEvaluates) {
   EXPECT_EQ(eval_of("interval = -1\n", "eval.epochs=0").interval, -1);
 }
 
-// Of a gossip run that goes on with all-reduce.
+// A gossip run may go on with all-reduce.
 TEST(ConfigRules, AnArgumentForAllReduceReplacesTheFilesGossip) {
   const std::string gossip = "[parallel]\nengine = 'gossip'\n[gossip]\ntopology = 'ring'\nclip = 'bucket'\n";
   EXPECT_EQ(parse(gossip, {"parallel.engine=allreduce"}).gossip.topology, "exp");

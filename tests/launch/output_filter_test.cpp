@@ -99,7 +99,7 @@ TEST(OutputFilter, ShowsAMessageThatDoesNotEnd) {
   EXPECT_EQ(filter.finish(), "");
 }
 
-// Of such lengths std::regex would fill the stack.
+// std::regex would fill the stack with lines so long.
 TEST(OutputFilter, PassesLongLinesThatBeginAsMpiruns) {
   const std::string letters(300'000, 'x');
   for (const std::string& output :

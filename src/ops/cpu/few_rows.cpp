@@ -154,9 +154,9 @@ struct Product {
 
   template <std::size_t kRows>
   void columns(std::int64_t begin, std::int64_t end) const {
-    // One or two rows wait for memory, which is fastest when it is read in order. Two outputs at a time keep up
-    // with it: one is a single chain of sums. Of bytes, four rows are as near as one of floats. More rows of x
-    // have as many sums as registers hold.
+    // One or two rows wait for memory, which is fastest when it is read in order. Two outputs at a time keep
+    // up with it: one is a single chain of sums. Of bytes, four rows are as near as one of floats. More rows
+    // of x have as many sums as registers hold.
     constexpr std::size_t kSums = 6 * kTileVecs;
     constexpr std::size_t kInOrder = sizeof(T) == 1 ? 4 : 2;
     constexpr std::size_t kOutputs = kRows <= 2 ? kInOrder : std::min<std::size_t>(4, kSums / kRows);

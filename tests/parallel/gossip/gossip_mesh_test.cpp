@@ -75,7 +75,7 @@ TEST(GossipMesh, WorkersOfTensorRanksEqualThoseOfOneTensorGroup) {
   }
 }
 
-// What each rank is told after the last step: one number.
+// The distance after the last step, which every rank is told alike.
 double consensus_distance(const RanksRun& run) {
   std::set<double> told;
   std::mutex mutex;
