@@ -31,7 +31,7 @@ add_library(shoal_cuda_emulated MODULE ${kernels} ${hopper_kernels} ${backend_so
 target_include_directories(shoal_cuda_emulated BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/ops/cuda/emulated
                                                               ${CMAKE_CURRENT_SOURCE_DIR})
 target_include_directories(shoal_cuda_emulated SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-target_compile_options(shoal_cuda_emulated PRIVATE -Wno-conversion -Wno-shadow -Wno-unknown-pragmas -fno-math-errno -ffp-contract=off)
+target_compile_options(shoal_cuda_emulated PRIVATE -Wno-conversion -Wno-shadow -Wno-unknown-pragmas -fno-math-errno)
 target_link_libraries(shoal_cuda_emulated PRIVATE shoal_options fmt::fmt)
 target_link_options(shoal_cuda_emulated PRIVATE LINKER:--no-undefined)
 set_target_properties(shoal_cuda_emulated PROPERTIES CXX_VISIBILITY_PRESET hidden)

@@ -1,12 +1,13 @@
 // The instructions of AVX-512 that the kernels name, for processors that lack them: included before a
-// kernel's file, it compiles the level avx512 (with SHOAL_EMULATES_BF16: avx512_bf16 and amx) of AVX2. All other
-// arithmetic of a level is the compiler's on its vectors, of which it makes two of 8 lanes each. Each
+// kernel's file, it compiles the level avx512 (with SHOAL_EMULATES_BF16: avx512_bf16 and amx) of AVX2. All
+// other arithmetic of a level is the compiler's on its vectors, of which it makes two of 8 lanes each. Each
 // function does what Intel's Software Developer's Manual, volume 2, says of its instruction; "maskz" ones set
 // the lanes whose bit of the mask is 0 to zero.
 #pragma once
 
 #include <immintrin.h>
 
+#include <bit>
 #include <cfloat>
 #include <cstring>
 
@@ -59,6 +60,16 @@ inline __m512 cvtepi32_ps(__mmask16 mask, __m512i x) {
 inline __m512i cvtepi8_epi16(__m256i x) { return (__m512i) __builtin_convertvector((I8x32)x, I16x32); }
 inline __m512i set1_epi32(int x) {
   return (__m512i)each_lane<I16>([=](unsigned) { return x; });
+}
+
+// In two instructions, since most of the time of the tests goes here.
+struct Halves {
+  __m256 low, high;
+};
+inline __m512 fmadd_ps(__m512 a, __m512 b, __m512 c) {
+  const auto x = std::bit_cast<Halves>(a), y = std::bit_cast<Halves>(b), z = std::bit_cast<Halves>(c);
+  return std::bit_cast<__m512>(
+      Halves{_mm256_fmadd_ps(x.low, y.low, z.low), _mm256_fmadd_ps(x.high, y.high, z.high)});
 }
 
 // The second argument where either is NaN, or both are zero.
@@ -209,6 +220,7 @@ void multiply_tiles() {
 #define _mm512_maskz_cvtepi32_ps shoal::emulated::cvtepi32_ps
 #define _mm512_cvtepi8_epi16 shoal::emulated::cvtepi8_epi16
 #define _mm512_set1_epi32 shoal::emulated::set1_epi32
+#define _mm512_fmadd_ps shoal::emulated::fmadd_ps
 #define _mm512_maskz_max_ps shoal::emulated::max_ps
 #define _mm512_maskz_min_ps shoal::emulated::min_ps
 #define _mm512_maskz_sqrt_ps shoal::emulated::sqrt_ps

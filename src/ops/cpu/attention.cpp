@@ -196,11 +196,11 @@ void HeadKernels<T, Unit>::backward(const HeadBackward<T>& head, const DropoutTi
             for_seen(tile.seen(first), width, [&](std::int64_t c, auto&& part) {
               for (std::int64_t i = 0; i < n; ++i) {
                 const std::int64_t query = q0 + first + i, from = i * kKeys + c, to = first * kKeys + from;
-                const Vec p = part(i, exp(load(group + from) * scale - head.lse[query]), 0);
+                const Vec p = part(i, exp(fma(load(group + from), scale, -head.lse[query])), 0);
                 const Vec factor =
                     dropout.active() ? factors[i][static_cast<std::size_t>(c / kLanes)] : splat(1.0f);
                 store(probs.rows + to, p * factor);
-                store(d_scores.rows + to, p * (factor * load(d_group + from) - delta[query]));
+                store(d_scores.rows + to, p * fma(factor, load(d_group + from), -delta[query]));
               }
             });
             products.add(d_queries + first * dp_, n, d_scores.from_query(first), keys, tile.k0, seen,

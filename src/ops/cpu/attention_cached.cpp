@@ -58,7 +58,7 @@ struct CachedPart {
         for_lanes(shape.channels, [&](std::int64_t d, std::int64_t live) {
           const Vec q = load(wide + h * shape.padded_channels + d);
           for (int i = 0; i < kKeysAtOnce; ++i)
-            dots[i] += q * load_n(key + (k + i) * shape.width + h * shape.channels + d, live);
+            dots[i] = fma(q, load_n(key + (k + i) * shape.width + h * shape.channels + d, live), dots[i]);
         });
         for (int i = 0; i < kKeysAtOnce; ++i) scores[h * kPart + k + i] = cpu::sum(dots[i]);
       }
@@ -86,8 +86,8 @@ struct CachedPart {
           float* sums = answer.sums + h * shape.padded_channels + d;
           Vec sum = k == 0 ? Vec{} : load(sums);
           for (int i = 0; i < kKeysAtOnce; ++i) {
-            sum += scores[h * kPart + k + i] *
-                   load_n(value + (k + i) * shape.width + h * shape.channels + d, live);
+            sum = fma(load_n(value + (k + i) * shape.width + h * shape.channels + d, live),
+                      scores[h * kPart + k + i], sum);
           }
           store(sums, sum);
         });
@@ -135,7 +135,7 @@ void join(T* out, float* parts, std::int64_t count, const CachedShape& shape) {
     for (std::int64_t i = 0; i < count; ++i) {
       const Vec factor = exp(load(part(i).most + h) - most);
       store(part(i).most + h, factor);
-      total += factor * load(part(i).totals + h);
+      total = fma(factor, load(part(i).totals + h), total);
     }
     store(part(0).totals + h, total);
   });
@@ -143,7 +143,7 @@ void join(T* out, float* parts, std::int64_t count, const CachedShape& shape) {
     for_lanes(shape.channels, [&](std::int64_t d, std::int64_t live) {
       Vec sum{};
       for (std::int64_t i = 0; i < count; ++i)
-        sum += part(i).most[h] * load(part(i).sums + h * shape.padded_channels + d);
+        sum = fma(load(part(i).sums + h * shape.padded_channels + d), part(i).most[h], sum);
       store_n(out + h * shape.channels + d, sum / part(0).totals[h], live);
     });
   }

@@ -158,8 +158,8 @@ std::array<float, kRows> softmax_rows(T* probs, const ScoreRows& rows, const Dro
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      const Vec score = load(rows.scores + at[r] + k) * rows.scale;
-      Vec p = part(row[r], exp(score - next[static_cast<std::size_t>(r)]), 0);
+      const Vec below = fma(load(rows.scores + at[r] + k), rows.scale, -next[static_cast<std::size_t>(r)]);
+      Vec p = part(row[r], exp(below), 0);
       sums[r] += p;
       if (dropout.active()) p *= factors[r][static_cast<std::size_t>(k % kKeys / kLanes)];
       store(probs + at[r] + k, p);
@@ -212,7 +212,7 @@ void fill_delta(float* delta, const HeadBackward<T>& head, const HeadShape& shap
     fetch_later_row(head.out + t * head.out_stride, head.out_stride, shape.channels);
     for_lanes(shape.channels, [&](std::int64_t d, std::int64_t live) {
       const std::int64_t at = t * head.out_stride + d;
-      total += load_n(head.dout + at, live) * load_n(head.out + at, live);
+      total = fma(load_n(head.dout + at, live), load_n(head.out + at, live), total);
     });
     delta[t] = sum(total);
   }

@@ -34,7 +34,7 @@ struct Along {
   static Vec load(const From* at, std::int64_t live) {
     return load_n(at, live);
   }
-  static Vec multiply_add(Vec sum, Vec a, Vec b) { return sum + a * b; }
+  static Vec multiply_add(Vec sum, Vec a, Vec b) { return fma(a, b, sum); }
   static float total(Vec sums) { return sum(sums); }
 };
 #ifdef __AVX512BF16__

@@ -19,8 +19,8 @@ inline GeluValue gelu_tanh(Vec x) {
   constexpr float kTwice = 1.5957691216f;  // 2 sqrt(2/pi)
   constexpr float kCubic = 0.044715f;
   const Vec x2 = min(splat(1e30f), x * x);  // finite, for a slope of 0 or 1; NaN passes through
-  const Vec s = 1.0f / (1.0f + exp(-kTwice * x * (1.0f + kCubic * x2)));
-  return {x * s, s + x * s * (1.0f - s) * (kTwice * (1.0f + 3 * kCubic * x2))};
+  const Vec s = 1.0f / (1.0f + exp(-kTwice * x * fma(x2, kCubic, 1.0f)));
+  return {x * s, fma(x * s * (1.0f - s), kTwice * fma(x2, 3 * kCubic, 1.0f), s)};
 }
 
 // x * Phi(x). The normal distribution's tail is 1/2 erfc(z), z = |x| / sqrt 2, with erfc(z) = e^(-z^2) t
@@ -28,15 +28,15 @@ inline GeluValue gelu_tanh(Vec x) {
 // in [0, 10].
 inline GeluValue gelu_erf(Vec x) {
   const Vec z = select(x < 0.0f, -x, x) * 0.707106781f;
-  const Vec t = 1.0f / (1.0f + 0.4f * z);
+  const Vec t = 1.0f / fma(z, 0.4f, 1.0f);
   constexpr float kQ[] = {0.22568603f, 0.22543319f,  0.2101104f,   0.15712482f, 0.17292826f,  -0.047263734f,
                           0.16662389f, -0.09253918f, -0.07803527f, 0.07847834f, -0.018546734f};
   Vec q = splat(kQ[10]);
-  for (int i = 9; i >= 0; --i) q = q * t + kQ[i];
+  for (int i = 9; i >= 0; --i) q = fma(q, t, kQ[i]);
   const Vec gauss = exp(-0.5f * x * x);
   const Vec tail = 0.5f * gauss * t * q;
   const Vec phi = select(x < 0.0f, tail, 1.0f - tail);
-  return {x * phi, phi + x * gauss * 0.398942280f};
+  return {x * phi, fma(x * gauss, 0.398942280f, phi)};
 }
 
 template <Gelu kind>

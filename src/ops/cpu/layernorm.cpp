@@ -83,12 +83,12 @@ void CpuBackend::layernorm_forward(const Tensor& y, const Tensor& mean, const Te
           if (live < kLanes) {
             for (std::int64_t lane = live; lane < kLanes; ++lane) d[lane] = 0;
           }
-          squares += d * d;
+          squares = fma(d, d, squares);
         });
         const float r = 1.0f / std::sqrt(cpu::sum(squares) * inverse + kEpsilon);
         for_lanes(columns, [&](std::int64_t c, std::int64_t live) {
-          Vec value = (load_n(in + c, live) - m) * r * load_n(gamma.as<T>() + c, live);
-          if (beta) value += load_n(beta.as<T>() + c, live);
+          const Vec shift = beta ? load_n(beta.as<T>() + c, live) : Vec{};
+          const Vec value = fma((load_n(in + c, live) - m) * r, load_n(gamma.as<T>() + c, live), shift);
           store_n(y.as<T>() + row * columns + c, value, live);
         });
         mean.as<float>()[row] = m;
@@ -120,15 +120,15 @@ void CpuBackend::layernorm_backward(const LayerNormBackward& args) {
           const Vec normal = (load_n(in + c, live) - m) * r;
           const Vec g = d * load_n(gamma.as<T>() + c, live);
           sum_g += g;
-          sum_gx += g * normal;
-          store_n(part_gamma + c, load_n(part_gamma + c, live) + d * normal, live);
+          sum_gx = fma(g, normal, sum_gx);
+          store_n(part_gamma + c, fma(d, normal, load_n(part_gamma + c, live)), live);
           store_n(part_beta + c, load_n(part_beta + c, live) + d, live);
         });
         const float mean_g = cpu::sum(sum_g) * inverse, mean_gx = cpu::sum(sum_gx) * inverse;
         for_lanes(columns, [&](std::int64_t c, std::int64_t live) {
           const Vec normal = (load_n(in + c, live) - m) * r;
           const Vec g = load_n(grad + c, live) * load_n(gamma.as<T>() + c, live);
-          store_n(out + c, load_n(out + c, live) + r * (g - mean_g - normal * mean_gx), live);
+          store_n(out + c, fma(fma(normal, -mean_gx, g - mean_g), r, load_n(out + c, live)), live);
         });
       }
     });

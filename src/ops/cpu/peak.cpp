@@ -17,36 +17,29 @@
 namespace shoal::cpu {
 namespace {
 
-// A vector that is one register here, and the constraint that asks the compiler for one. Tests that emulate
-// AVX-512 have another constraint.
-#if defined(__AVX512F__)
-typedef float Register __attribute__((vector_size(64)));
+// The constraint that asks the compiler for a vector in a register. Tests that emulate AVX-512 have another.
 #ifndef SHOAL_REGISTER
+#if defined(__AVX512F__)
 #define SHOAL_REGISTER "v"
-#endif
-#elif defined(__AVX__)
-typedef float Register __attribute__((vector_size(32)));
-#define SHOAL_REGISTER "x"
 #elif defined(__aarch64__)
-typedef float Register __attribute__((vector_size(16)));
 #define SHOAL_REGISTER "w"
 #else
-typedef float Register __attribute__((vector_size(16)));
 #define SHOAL_REGISTER "x"
+#endif
 #endif
 
 constexpr int kChains = 12;  // more than latency times throughput of any current core
 
 void float_chains(std::int64_t rounds) {
-  Register sums[kChains] = {};
+  Vec sums[kChains] = {};
   for (auto& sum : sums) asm volatile("" : "+" SHOAL_REGISTER(sum));  // equal chains must not be merged
-  Register x = Register{} + 1.0001f, y = Register{} + 0.9f;
+  Vec x = splat(1.0001f), y = splat(0.9f);
   for (std::int64_t i = 0; i < rounds; ++i) {
     asm volatile(""
                  : "+" SHOAL_REGISTER(x),
                    "+" SHOAL_REGISTER(y));  // keeps the compiler from folding the sum
 #pragma GCC unroll 12
-    for (auto& sum : sums) sum = sum * x + y;
+    for (auto& sum : sums) sum = fma(sum, x, y);
   }
   for (auto& sum : sums) asm volatile("" ::SHOAL_REGISTER(sum));
 }
@@ -93,7 +86,7 @@ constexpr double kEnough = 0.9, kPatience = 0.3;
 
 double CpuBackend::measure_peak_flops([[maybe_unused]] DType compute) {
   void (*chains)(std::int64_t) = float_chains;
-  double flops_per_round = 2.0 * kChains * (sizeof(Register) / sizeof(float));
+  double flops_per_round = 2.0 * kChains * kLanes;
   std::int64_t rounds = 1'000'000;  // 1 to 2 ms: the threads begin within some us of each other
 #ifdef __AVX512BF16__
   if (compute == DType::bf16) {

@@ -6,8 +6,10 @@
 #include <cstring>
 #include <utility>
 
-#ifdef __SSE4_1__
+#if defined(__SSE4_1__)
 #include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
 #endif
 
 #include "core/dtype.h"
@@ -177,6 +179,24 @@ inline Vec min(Vec a, Vec b) {
 #endif
 }
 
+// a * b + c, rounded once where the level has an instruction for it: all but SSE. Only what is written so is
+// (-ffp-contract=off): a compiler that may contract does it in one copy of a loop and not in another, and
+// then bits depend on how elements are cut.
+inline Vec fma(Vec a, Vec b, Vec c) {
+#if defined(__AVX512F__)
+  return (Vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__)
+  return (Vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__ARM_NEON)
+  return (Vec)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+  return a * b + c;
+#endif
+}
+inline Vec fma(Vec a, Vec b, float c) { return fma(a, b, splat(c)); }
+inline Vec fma(Vec a, float b, Vec c) { return fma(a, splat(b), c); }
+inline Vec fma(Vec a, float b, float c) { return fma(a, splat(b), splat(c)); }
+
 inline Vec sqrt(Vec v) {
 #if defined(__AVX512F__)
   return (Vec)_mm512_maskz_sqrt_ps(0xffff, (__m512)v);
@@ -214,17 +234,14 @@ inline Vec exp(Vec x) {
       12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low mantissa bits
   // At these bounds the result is already 0 or infinite. The order of the arguments lets NaN pass through.
   const Vec clamped = min(splat(89.0f), max(splat(-105.0f), x));
-  const Vec shifted = clamped * 1.44269504f + kMagic;
+  const Vec shifted = fma(clamped, 1.44269504f, kMagic);
   const Vec n = shifted - kMagic;
-  const Vec r = (clamped - n * 0.693145752f) - n * 1.42860677e-6f;
+  const Vec r = fma(n, -1.42860677e-6f, fma(n, -0.693145752f, clamped));
   // Taylor's coefficients to degree 7: the remainder is r^8 / 8! < 6e-9 at |r| = 0.347.
   Vec p = splat(1.98412698e-4f);
-  p = p * r + 1.38888889e-3f;
-  p = p * r + 8.33333333e-3f;
-  p = p * r + 4.16666667e-2f;
-  p = p * r + 0.166666667f;
-  p = p * r + 0.5f;
-  p = p * r * r + r + 1.0f;
+  for (const float coefficient : {1.38888889e-3f, 8.33333333e-3f, 4.16666667e-2f, 0.166666667f, 0.5f})
+    p = fma(p, r, coefficient);
+  p = fma(p * r, r, r) + 1.0f;
 #ifdef __AVX512F__
   return (Vec)_mm512_maskz_scalef_ps(0xffff, (__m512)p, (__m512)n);
 #else

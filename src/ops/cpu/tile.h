@@ -274,7 +274,7 @@ struct Result {
   bool stream = false;  // past the caches
 };
 
-inline Vec multiply_add(Vec sum, float a, Vec b) { return sum + a * b; }
+inline Vec multiply_add(Vec sum, float a, Vec b) { return fma(b, a, sum); }
 #ifdef __AVX512BF16__
 inline Vec multiply_add(Vec sum, Pair a, Vec b) {
   return (Vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(static_cast<std::int32_t>(a)),
