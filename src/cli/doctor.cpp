@@ -56,7 +56,7 @@ void print_processor() {
        present.empty() ? "none beyond x86-64-v2" : fmt::format("{}", fmt::join(present, ", ")));
 #endif
   line("kernels", std::string(name_of(cpu_level())),
-       "the level that is used here; the variable SHOAL_ISA asks for a lower one");
+       "the level that is used here; the variable SHOAL_ISA asks for another");
 }
 
 void print_memory_of_machine() {

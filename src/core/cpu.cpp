@@ -24,6 +24,10 @@ bool has_amx_bf16() {
   return syscall(SYS_arch_prctl, kAskForState, kTileData) == 0;
 }
 
+// Measured on Emerald Rapids: 98 GFLOP/s by vdpbf16ps, 190 by FMAs in float32. On AMD's processors, and on
+// Cooper Lake, which has no AVX512_FP16, vdpbf16ps is twice as fast as float32.
+bool has_slow_bf16() { return __builtin_cpu_is("intel") && __builtin_cpu_supports("avx512fp16"); }
+
 void say(const char* text) {
   if (write(STDERR_FILENO, text, strlen(text)) < 0) _exit(1);
 }
@@ -32,9 +36,13 @@ void say(const char* text) {
 }  // namespace
 
 InstructionSets instruction_sets() {
-  InstructionSets sets = {{"AVX2", false},        {"FMA", false},
-                          {"AVX-512F", false},    {"AVX-512BW/DQ/VL", false},
-                          {"AVX512_BF16", false}, {"AMX-BF16", false}};
+  InstructionSets sets = {{"AVX2", false},
+                          {"FMA", false},
+                          {"AVX-512F", false},
+                          {"AVX-512BW/DQ/VL", false},
+                          {"AVX512_BF16", false},
+                          {"AMX-BF16", false},
+                          false};
 #ifdef __x86_64__
   __builtin_cpu_init();
   sets.avx2.present = __builtin_cpu_supports("avx2");
@@ -44,6 +52,7 @@ InstructionSets instruction_sets() {
                              __builtin_cpu_supports("avx512vl");
   sets.avx512_bf16.present = __builtin_cpu_supports("avx512bf16");
   sets.amx_bf16.present = has_amx_bf16();
+  sets.slow_bf16 = has_slow_bf16();
 #endif
   return sets;
 }

@@ -11,6 +11,9 @@ struct InstructionSet {
 // The instruction sets of x86-64 that kernels are compiled for. Another processor has none of them.
 struct InstructionSets {
   InstructionSet avx2, fma, avx512f, avx512_wide, avx512_bf16, amx_bf16;
+  // AVX512_BF16 multiplies fewer numbers in a second than float32 does. So it is on Intel's processors since
+  // Sapphire Rapids, which are made for AMX; a virtual machine may hide that.
+  bool slow_bf16 = false;
 };
 InstructionSets instruction_sets();
 

@@ -115,7 +115,7 @@ bool Validation::run(TrainState& state, const TrainTime& time) {
        .val_accuracy = val.accuracy,
        .val_text = val.text,
        .val_losses = std::move(val.losses),
-       .tasks = std::move(*tasks),
+       .tasks = std::move(tasks).value(),
        .samples = std::move(samples),
        .entropy_floor = data_.entropy_per_token(),
        .consensus_distance = plan_.mesh.workers > 1 ? std::optional(distance) : std::nullopt},

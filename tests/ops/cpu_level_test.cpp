@@ -27,5 +27,34 @@ class LowerLevel : public testing::Environment {
 };
 const auto* const kLowerLevel = testing::AddGlobalTestEnvironment(new LowerLevel);
 
+#ifdef __x86_64__
+InstructionSets sets_up_to(CpuLevel level) {
+  const auto set = [&](CpuLevel first) { return InstructionSet{"", level >= first}; };
+  return {.avx2 = set(CpuLevel::avx2),
+          .fma = set(CpuLevel::avx2),
+          .avx512f = set(CpuLevel::avx512),
+          .avx512_wide = set(CpuLevel::avx512),
+          .avx512_bf16 = set(CpuLevel::avx512_bf16),
+          .amx_bf16 = set(CpuLevel::amx)};
+}
+
+TEST(CpuLevels, TheHighestIsTheFastest) {
+  for (const auto level :
+       {CpuLevel::baseline, CpuLevel::avx2, CpuLevel::avx512, CpuLevel::avx512_bf16, CpuLevel::amx}) {
+    EXPECT_EQ(levels_of(sets_up_to(level)).highest, level);
+    EXPECT_EQ(levels_of(sets_up_to(level)).fastest, level);
+  }
+}
+
+TEST(CpuLevels, PairsAreLeftAloneWhereTheyAreSlowAndThereAreNoTiles) {
+  auto sets = sets_up_to(CpuLevel::avx512_bf16);
+  sets.slow_bf16 = true;
+  EXPECT_EQ(levels_of(sets).highest, CpuLevel::avx512_bf16);
+  EXPECT_EQ(levels_of(sets).fastest, CpuLevel::avx512);
+  sets.amx_bf16.present = true;
+  EXPECT_EQ(levels_of(sets).fastest, CpuLevel::amx);
+}
+#endif
+
 }  // namespace
 }  // namespace shoal::test

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string_view>
 
+#include "core/cpu.h"
 #include "ops/kernel_sizes.h"
 #include "ops/kernels.h"
 
@@ -22,7 +23,13 @@ enum class CpuLevel : std::uint8_t {
 };
 // "x86-64-v2", "avx2", ...
 std::string_view name_of(CpuLevel level);
-// The highest level of this processor, or the one that the variable SHOAL_ISA names. Throws UserError when it
+// The levels of a processor with these instructions: the highest one, and the one that is taken, since it is
+// the fastest.
+struct CpuLevels {
+  CpuLevel highest, fastest;
+};
+CpuLevels levels_of(const InstructionSets& sets);
+// The fastest level of this processor, or the one that the variable SHOAL_ISA names. Throws UserError when it
 // names none, or one that the processor lacks.
 CpuLevel cpu_level();
 

@@ -7,7 +7,6 @@
 
 #include <fmt/ranges.h>
 
-#include "core/cpu.h"
 #include "core/error.h"
 #include "ops/cpu/level_kernels.h"
 
@@ -30,8 +29,7 @@ constexpr std::array<std::string_view, 1> kNames = {"native"};
 constexpr std::array<cpu::GetLevelKernels*, 1> kKernels = {shoal_cpu_baseline};
 #endif
 
-CpuLevel level_of_processor() {
-  const auto sets = instruction_sets();
+CpuLevel highest_level(const InstructionSets& sets) {
   if (!sets.avx2.present || !sets.fma.present) return CpuLevel::baseline;
   if (!sets.avx512f.present || !sets.avx512_wide.present) return CpuLevel::avx2;
   if (!sets.avx512_bf16.present) return CpuLevel::avx512;
@@ -42,17 +40,23 @@ CpuLevel level_of_processor() {
 
 std::string_view name_of(CpuLevel level) { return kNames[static_cast<std::size_t>(level)]; }
 
+CpuLevels levels_of(const InstructionSets& sets) {
+  const auto highest = highest_level(sets);
+  const bool slow = highest == CpuLevel::avx512_bf16 && sets.slow_bf16;
+  return {.highest = highest, .fastest = slow ? CpuLevel::avx512 : highest};
+}
+
 CpuLevel cpu_level() {
-  static const auto highest = level_of_processor();  // asked once: slow in a virtual machine
+  static const auto levels = levels_of(instruction_sets());  // asked once: slow in a virtual machine
   const char* wanted = std::getenv("SHOAL_ISA");
-  if (!wanted || !*wanted) return highest;
+  if (!wanted || !*wanted) return levels.fastest;
   const auto found = std::ranges::find(kNames, std::string_view(wanted));
   if (found == kNames.end())
     fail_user("the variable SHOAL_ISA is \"{}\", which is none of {}", wanted, fmt::join(kNames, ", "));
   const auto level = static_cast<CpuLevel>(found - kNames.begin());
-  if (level > highest)
+  if (level > levels.highest)
     fail_user("the variable SHOAL_ISA is \"{}\", but this processor has {} at most", wanted,
-              name_of(highest));
+              name_of(levels.highest));
   return level;
 }
 
