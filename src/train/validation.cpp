@@ -41,8 +41,7 @@ Validation::Validation(const Config& config, const RunPlan& plan, const Mixture&
   });
 }
 
-std::optional<std::vector<TaskResult>> Validation::score_tasks() {
-  std::vector<TaskResult> results;
+bool Validation::score_tasks(std::vector<TaskResult>& results) {
   for (const auto& task : tasks_) {
     Progress progress("task " + task.name, 0, "sequences");
     const auto draw = show_on(progress);
@@ -52,10 +51,10 @@ std::optional<std::vector<TaskResult>> Validation::score_tasks() {
       return !stop_;
     });
     progress.clear();
-    if (!score) return std::nullopt;
+    if (!score) return false;
     results.emplace_back(task.name, score->accuracy);
   }
-  return results;
+  return true;
 }
 
 std::vector<std::string> Validation::write_samples() {
@@ -101,9 +100,8 @@ bool Validation::run(TrainState& state, const TrainTime& time) {
   const std::int64_t sequences = eval_sequences(config_);
   auto val = measure("val", sequences);
   const auto train = val.left ? Measured{} : measure("train", sequences);
-  state.evaluation_left = val.left || train.left;
-  auto tasks = state.evaluation_left ? std::nullopt : score_tasks();
-  state.evaluation_left = !tasks;
+  std::vector<TaskResult> tasks;
+  state.evaluation_left = val.left || train.left || !score_tasks(tasks);
   auto samples = state.evaluation_left ? std::vector<std::string>() : write_samples();
   const bool keep = config_.gossip.continue_from_average && plan_.mesh.workers > 1 && !state.evaluation_left;
   keep ? engine.keep_average() : engine.drop_average();
@@ -115,7 +113,7 @@ bool Validation::run(TrainState& state, const TrainTime& time) {
        .val_accuracy = val.accuracy,
        .val_text = val.text,
        .val_losses = std::move(val.losses),
-       .tasks = std::move(tasks).value(),
+       .tasks = std::move(tasks),
        .samples = std::move(samples),
        .entropy_floor = data_.entropy_per_token(),
        .consensus_distance = plan_.mesh.workers > 1 ? std::optional(distance) : std::nullopt},

@@ -47,7 +47,7 @@ class Validation {
   Measured measure(const std::string& split, std::int64_t sequences);
 
   // Scores eval.tasks; nothing where a signal ended it.
-  std::optional<std::vector<TaskResult>> score_tasks();
+  bool score_tasks(std::vector<TaskResult>& results);  // false where the run is to stop
 
   // The texts of eval.samples, on rank 0.
   std::vector<std::string> write_samples();
