@@ -28,8 +28,8 @@ struct SampleArguments : TextModelArguments {
 };
 
 // The tokens of a prompt; of an empty one, the end-of-text token or a newline. Warns where the model does not
-// see all of it.
-std::vector<std::int32_t> encode_prompt(const std::string& prompt, const LoadedModel& model);
+// see all of it; not with `whole`, where the caller refuses that.
+std::vector<std::int32_t> encode_prompt(const std::string& prompt, const LoadedModel& model, bool whole);
 
 // The prompts of all samples.
 class Prompts {

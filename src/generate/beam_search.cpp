@@ -47,12 +47,8 @@ class BeamSearch {
     std::vector<Candidate> all;
     for (std::size_t i = 0; i < beams_.size(); ++i) {
       const auto logits = known_logits(decoder_.logits(beams_[i].place), options_.vocab_size);
-      const LogSoftmax softmax(logits);
-      if (!std::isfinite(softmax(logits.front()))) fail("the model's logits are not finite");
-      for (std::size_t id = 0; id < logits.size(); ++id) {
-        const double logprob = softmax(logits[id]);
-        all.push_back({i, static_cast<std::int32_t>(id), logprob, beams_[i].sum + logprob});
-      }
+      for (const auto& [id, logprob] : logprobs_of(logits, 0, 2 * options_.beams).top)
+        all.push_back({i, id, logprob, beams_[i].sum + logprob});
     }
     const auto kept = std::min(2 * width(), all.size());
     std::ranges::partial_sort(all, all.begin() + static_cast<std::ptrdiff_t>(kept),
@@ -134,11 +130,16 @@ class BeamSearch {
 std::vector<BeamText> beam_search(Decoder& decoder, std::span<const std::int32_t> prompt,
                                   const BeamOptions& options, const std::function<bool()>& stop) {
   const auto length = std::ssize(prompt), block = std::int64_t{decoder.config().block_size};
+  if (length > block) {
+    fail_user(
+        "beam search keeps the whole text, but the prompt has {} tokens and the model sees {}; shorten it",
+        length, block);
+  }
   if (options.max_tokens > block - length) {  // their sum may be beyond an int64
     fail_user(
         "beam search keeps the whole text: the prompt's {} tokens and {} more do not fit the model's {}; ask "
         "for {} tokens at most",
-        length, options.max_tokens, block, std::max<std::int64_t>(0, block - length));
+        length, options.max_tokens, block, block - length);
   }
   return BeamSearch(decoder, options).run(prompt, stop);
 }

@@ -184,7 +184,7 @@ void Decoder::copy_text(int to, int from) {
   lengths_[static_cast<std::size_t>(to)] = length;
   const auto read = [&](const Tensor& cache, int text) {
     return cache.reshaped({cache.dim(0), cache.dim(1), cache.dim(2) * cache.dim(3)})
-        .row_range(text * config().block_size, length);
+        .row_range(std::int64_t{text} * config().block_size, length);
   };
   for (const auto& [keys, values] : buffers_.cache) {
     context_.backend.convert(read(keys, to), read(keys, from));

@@ -85,6 +85,7 @@ void Generator::score_prompt(int number, Text& text) {
     scores.push_back(
         logprobs_of(known_logits(logits, text.options.vocab_size), text.tokens[next], text.options.logprobs));
   });
+  text.opened = std::ssize(text.tokens);
   std::exchange(text.on_prompt, {})(std::move(scores));
 }
 
@@ -95,12 +96,14 @@ int Generator::step() {
     auto& place = texts_[static_cast<std::size_t>(i)];
     if (!place) continue;
     auto* text = place.get();
-    if (text->on_prompt) score_prompt(i, *text);
+    const bool scored = static_cast<bool>(text->on_prompt);
+    if (scored) score_prompt(i, *text);
     if (text->options.max_tokens == 0) {
       place.reset();
       continue;
     }
     active.push_back(i);
+    if (scored) continue;  // the whole prompt was read
     const auto length = std::ssize(text->tokens);
     const bool fits = text->opened > 0 && length - text->begin <= decoder_.config().block_size;
     if (!fits) {
@@ -133,8 +136,10 @@ int Generator::step() {
 std::vector<BeamText> Generator::search(std::span<const std::int32_t> prompt, const BeamOptions& options,
                                         const std::function<bool()>& stop) {
   check_prompt(prompt, decoder_.config().vocab_size);
-  if (options.beams > free_places())
-    fail("{} beams need as many places, but {} are free", options.beams, free_places());
+  const auto places = std::ssize(texts_);
+  if (options.beams > places || free_places() < places)
+    fail("{} beams need as many places and no other text, but {} of {} are free", options.beams,
+         free_places(), places);
   return beam_search(decoder_, prompt, options, stop);
 }
 

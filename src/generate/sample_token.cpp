@@ -183,23 +183,23 @@ std::int32_t sample_token(std::span<const float> logits, const SampleOptions& op
   return chosen;
 }
 
-LogSoftmax::LogSoftmax(std::span<const float> logits) : most_(*std::ranges::max_element(logits)) {
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(double{logit} - most_);
-  log_sum_ = std::log(sum);
-}
-
 std::span<const float> known_logits(std::span<const float> logits, std::int64_t vocab_size) {
   if (vocab_size == 0) return logits;
   return logits.first(std::min(logits.size(), static_cast<std::size_t>(vocab_size)));
 }
 
 Logprobs logprobs_of(std::span<const float> logits, std::int32_t chosen, int top) {
-  const LogSoftmax softmax(logits);
-  const auto logprob = [&](std::int32_t id) { return softmax(logits[static_cast<std::size_t>(id)]); };
+  const Peaks peaks(logits);
+  if (!peaks.finite) fail_not_finite(logits);
+  const double most = std::ranges::max(peaks.of_blocks);
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(double{logit} - most);
+  const auto logprob = [&](std::int32_t id) {
+    return double{logits[static_cast<std::size_t>(id)]} - most - std::log(sum);
+  };
   Logprobs result{.chosen = logprob(chosen), .top = {}};
   const auto count = std::min(static_cast<std::size_t>(std::max(top, 0)), logits.size());
-  for (const auto id : most_likely(logits, count, Peaks(logits))) result.top.emplace_back(id, logprob(id));
+  for (const auto id : most_likely(logits, count, peaks)) result.top.emplace_back(id, logprob(id));
   return result;
 }
 

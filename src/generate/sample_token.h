@@ -43,19 +43,10 @@ void validate(const SampleOptions& options);
 // ids, so options that leave the same tokens choose the same one. Throws Error when a logit is not finite.
 std::int32_t sample_token(std::span<const float> logits, const SampleOptions& options, double uniform);
 
-// The logprob of each logit among `logits`; not finite where one of them is not.
-class LogSoftmax {
- public:
-  explicit LogSoftmax(std::span<const float> logits);
-  double operator()(float logit) const { return double{logit} - most_ - log_sum_; }
-
- private:
-  double most_, log_sum_;
-};
-
 // The logits of ids below vocab_size; all with 0.
 std::span<const float> known_logits(std::span<const float> logits, std::int64_t vocab_size);
 
+// Of `chosen`, and of the `top` most likely tokens. Throws Error when a logit is not finite.
 Logprobs logprobs_of(std::span<const float> logits, std::int32_t chosen, int top);
 
 }  // namespace shoal

@@ -46,8 +46,8 @@ class Validation {
   // Random sequences, or with 0 the whole split; of train, as many sequences as val has.
   Measured measure(const std::string& split, std::int64_t sequences);
 
-  // Scores eval.tasks; nothing where a signal ended it.
-  bool score_tasks(std::vector<TaskResult>& results);  // false where the run is to stop
+  // Scores eval.tasks; false where a signal ended it.
+  bool score_tasks(std::vector<TaskResult>& results);
 
   // The texts of eval.samples, on rank 0.
   std::vector<std::string> write_samples();

@@ -134,8 +134,13 @@ TEST(BeamSearch, RefusesWhatDoesNotFit) {
     EXPECT_THAT([&] { generator.search(kPrompt, {.beams = 2, .max_tokens = tokens}); },
                 ::testing::ThrowsMessage<UserError>(::testing::HasSubstr("10 tokens at most")));
   }
+  EXPECT_THAT([&] { generator.search(Tokens(14, 1), {.beams = 2, .max_tokens = 0}); },
+              ::testing::ThrowsMessage<UserError>(
+                  ::testing::HasSubstr("14 tokens and the model sees 13; shorten it")));
   EXPECT_THROW(generator.search({}, {.beams = 2, .max_tokens = 1}), UserError);
   EXPECT_THROW(generator.search(kPrompt, {.beams = 3, .max_tokens = 1}), Error);
+  generator.begin(kPrompt, {}, 0, [](const GeneratedToken&) { return true; });
+  EXPECT_THROW(generator.search(kPrompt, {.beams = 1, .max_tokens = 1}), Error);
 }
 
 }  // namespace

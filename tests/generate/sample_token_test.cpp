@@ -185,6 +185,11 @@ TEST(SampleToken, LogitsThatAreNotFiniteAreAnError) {
           },
           ThrowsMessage<Error>(HasSubstr("logit of token 2")));
     }
+    EXPECT_THAT(
+        [&] {
+          logprobs_of(Logits{0, 1, bad, 2}, 0, 1);
+        },
+        ThrowsMessage<Error>(HasSubstr("logit of token 2")));
   }
 }
 

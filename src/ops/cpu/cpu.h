@@ -34,7 +34,7 @@ CpuLevels levels_of(const InstructionSets& sets);
 CpuLevel cpu_level();
 
 // threads 0 means every core that this process may use. The calling thread is one of them. All backends of a
-// process have one level; throws Error where another one is in use.
+// process have one level, that of the first; throws Error for another.
 std::unique_ptr<Backend> make_cpu_backend(int threads = 0, CpuLevel level = cpu_level());
 
 // Bytes that the kernels allocate for themselves in training.

@@ -123,7 +123,7 @@ inline void store_part(T* p, Vec v, std::int64_t n) {
   std::memcpy(p, tmp, static_cast<std::size_t>(n) * sizeof(T));
 }
 
-// Calls f(i, load, store) over [0, n) in vectors: f gets the index and how many lanes are live.
+// Calls f(i, live) over [0, n) in vectors: with the index of the first lane, and how many are live.
 template <typename F>
 inline void for_lanes(std::int64_t n, F&& f) {
   std::int64_t i = 0;

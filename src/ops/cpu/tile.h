@@ -114,8 +114,6 @@ template <typename Unit>
 constexpr bool kTiles = std::is_same_v<Unit, TilePair>;
 
 #ifdef __AVX512BF16__
-constexpr bool kHasPairs = true;
-
 template <>
 struct UnitOf<Pair> : VectorPanels<Pair> {
   using Source = bfloat16;
@@ -140,8 +138,6 @@ struct UnitOf<Pair> : VectorPanels<Pair> {
     std::memcpy(second, &high, sizeof high);
   }
 };
-#else
-constexpr bool kHasPairs = false;
 #endif
 
 // The panel `to` [K in units, rounded up][columns in whole vectors] = from [columns, stride], zero in the

@@ -79,24 +79,29 @@ namespace {
 
 struct CudaEvent final : Device::Event {
   GpuEvent handle = make_gpu_event(cudaEventDisableTiming);
+  // A capture may refuse to wait for an event that never was.
+  bool recorded = false;
 };
-cudaEvent_t handle_of(const Device::Event& event) {
-  return static_cast<const CudaEvent&>(event).handle.get();
-}
+const CudaEvent& of_cuda(const Device::Event& event) { return static_cast<const CudaEvent&>(event); }
 
 }  // namespace
 
 std::unique_ptr<Device::Event> CudaBackend::make_event() { return std::make_unique<CudaEvent>(); }
 
 void CudaBackend::record(Event& event, Stream stream) {
-  check(cudaEventRecord(handle_of(event), handle(stream)));
+  auto& here = static_cast<CudaEvent&>(event);
+  check(cudaEventRecord(here.handle.get(), handle(stream)));
+  here.recorded = true;
 }
 
 void CudaBackend::wait(Stream stream, const Event& event) {
-  check(cudaStreamWaitEvent(handle(stream), handle_of(event), 0));
+  const auto& there = of_cuda(event);
+  if (there.recorded) check(cudaStreamWaitEvent(handle(stream), there.handle.get(), 0));
 }
 
-void CudaBackend::synchronize(const Event& event) { check(cudaEventSynchronize(handle_of(event))); }
+void CudaBackend::synchronize(const Event& event) {
+  if (of_cuda(event).recorded) check(cudaEventSynchronize(of_cuda(event).handle.get()));
+}
 
 void CudaBackend::begin_capture() { cuda::begin_capture(stream_.get()); }
 std::unique_ptr<CapturedGraph> CudaBackend::end_capture() { return cuda::end_capture(stream_.get()); }

@@ -198,7 +198,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     if (event->captured_by == line) return failure();
     return break_capture(*event->captured_by), cudaErrorStreamCaptureIsolation;
   }
-  if (line->capturing && event->at.line) return break_capture(*line), cudaErrorStreamCaptureIsolation;
+  if (line->capturing) return break_capture(*line), cudaErrorStreamCaptureIsolation;
   return append(line, {[] {}, 0, event->at}), failure();
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
