@@ -11,8 +11,7 @@ test:
 bench:
 	@scripts/build.sh bench_train_step bench_ops bench_tokenizer
 
-# The tests under sanitizers. The thread sanitizer takes the rooms that have threads of their own; oneDNN, which is not compiled with
-# it, computes on the thread that calls it.
+# The tests under sanitizers. The thread sanitizer takes the rooms that have threads of their own.
 asan:
 	cmake --preset asan && cmake --build --preset asan && ctest --test-dir build/asan --output-on-failure -j 2
 tsan:

@@ -67,7 +67,7 @@ STEPS = [
     ("parallel/pipeline", "Pipeline follows its schedule: forward and backward passes of each micro-batch"),
     ("parallel/data", "WeightStore gives a unit's weights: there already, or gathered from the shards (ZeRO 3)"),
     ("model", "Gpt computes the unit; tensor ranks exchange activations in every block"),
-    ("ops", "kernels of the backend: ours, and some products by oneDNN or cuBLASLt"),
+    ("ops", "kernels of the backend: ours, and on a GPU products by cuBLASLt"),
     ("model", "the head computes loss and logits' gradient chunk by chunk; the backward pass returns"),
     ("parallel/data", "GradientReducer reduces a unit's gradient as soon as its last pass is done"),
     ("parallel/data", "GradientNorm adds sums of blocks in a fixed order: the same bits in every layout"),
