@@ -34,7 +34,7 @@ class BlockGathers {
   const GptConfig& model_;
   ModelPart part_;
   std::array<int, 2> held_ = {};  // none at the begin of a step: the update has changed all
-  int last_ = 1;                  // the unit but the embedding that was used last
+  int last_ = 0;                  // the unit but the embedding that was used last
 };
 
 }  // namespace shoal

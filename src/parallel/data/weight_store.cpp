@@ -86,7 +86,7 @@ void WeightStore::gather(int unit) {
 int WeightStore::after(int unit) const {
   const int head = plan_.head();
   const int next = unit == 0 ? (last_ == head ? 0 : 1) : unit > last_ ? std::min(unit + 1, head) : unit - 1;
-  return unit == last_ || plan_.padded(next) == 0 ? -1 : next;
+  return (unit > 0 && unit == last_) || plan_.padded(next) == 0 ? -1 : next;
 }
 
 void WeightStore::gather_ahead() {

@@ -27,7 +27,10 @@ class WeightStore {
   WeightStore(Backend& backend, Communicator& shards, const ShardPlan& plan, const WeightBuffers& buffers,
               const EngineMode& mode, StateStream& stream);
 
-  void begin_step(std::int64_t step) { step_ = step; }
+  void begin_step(std::int64_t step) {
+    step_ = step;
+    last_ = 0;  // a forward pass comes
+  }
 
   // A unit's parameters for the products, whole, until release.
   UnitView use(int unit);

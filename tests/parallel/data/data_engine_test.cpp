@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include "comm/recording.h"
 #include "core/error.h"
+#include "ops/dry/dry_backend.h"
+#include "parallel/data/data_engine.h"
+#include "parallel/mesh.h"
 #include "parallel/ranks_run.h"
 
 namespace shoal::test {
@@ -90,6 +94,41 @@ INSTANTIATE_TEST_SUITE_P(Many, LayoutExact,
 
 TEST(Synchronous, ClippingActs) {
   for (const double norm : train(exact(2, 0)).norms) EXPECT_GT(norm, 0.1);
+}
+
+// Also in a step's first pass, after the update has changed all units.
+TEST(Synchronous, WeightsComeOneUnitAhead) {
+  const GptConfig model{.n_layer = 4, .n_head = 2, .n_embd = 16, .block_size = 8, .vocab_size = 32};
+  Recording recording(2, 0);
+  Mesh mesh(recording.ranks(), {.data = 2});
+  DryBackend backend;
+  DataEngine engine(backend, mesh, model, {.zero = 3});
+  const auto gathers_at = [&](int unit) {
+    recording.clear();
+    engine.weights(unit);
+    engine.release(unit);
+    std::vector<std::string> purposes;
+    for (const auto& entry : recording.entries()) purposes.push_back(entry.purpose);
+    return purposes;
+  };
+  engine.initialize(0);
+  for (std::int64_t step = 0; step < 2; ++step) {
+    SCOPED_TRACE(step);
+    engine.begin_step(step);
+    const auto parameters = [&](int block) {
+      return fmt::format("step {}, parameters of block.{}", step + 1, block);
+    };
+    EXPECT_THAT(gathers_at(0), testing::ElementsAre(parameters(0)));
+    for (int unit = 1; unit < 4; ++unit)
+      EXPECT_THAT(gathers_at(unit), testing::ElementsAre(parameters(unit)));
+    for (int unit = 5; unit >= 0; --unit) {
+      if (unit > 0) engine.weights(unit), engine.release(unit);
+      engine.gradients(unit, {});
+      engine.gradients_ready(unit);
+    }
+    engine.measure_gradient();
+    engine.update();
+  }
 }
 
 // A model of one or two blocks, whose units are never gathered twice.
