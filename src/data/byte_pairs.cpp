@@ -10,6 +10,7 @@ namespace shoal {
 namespace {
 
 constexpr std::uint64_t kEmptyPair = ~std::uint64_t{0};
+constexpr std::int32_t kBytes = 256;     // the first tokens
 constexpr std::size_t kShortMerge = 64;  // up to this length, scanning all pairs is faster than a queue
 
 // The upper bits of a product depend on all bits of both factors; 2^64 divided by the golden ratio, made odd.
@@ -24,8 +25,11 @@ int shift_for(std::size_t table_size) { return 64 - std::countr_zero(table_size)
 }  // namespace
 
 BytePairs::BytePairs(const std::array<std::uint8_t, 256>& bytes, std::size_t merges)
-    : short_tokens_(std::bit_ceil(2 * (merges + 256))), pairs_(std::bit_ceil(2 * (merges + 1)), kEmptyPair) {
+    : whole_(kBytes, true),
+      short_tokens_(std::bit_ceil(2 * (merges + 256))),
+      pairs_(std::bit_ceil(2 * (merges + 1)), kEmptyPair) {
   ends_.reserve(merges + 257);
+  parts_.reserve(merges);
   for (const std::uint8_t byte : bytes) {
     id_of_byte_[byte] = size();
     spellings_.push_back(static_cast<char>(byte));
@@ -38,9 +42,27 @@ void BytePairs::add_merge(std::int32_t left, std::int32_t right) {
   const std::int32_t result = size();
   spellings_.append(std::string(spelling(left)).append(spelling(right)));
   ends_.push_back(static_cast<std::uint32_t>(spellings_.size()));
-  if (spelling(result).size() <= kShort) add_short(result);
+  whole_.push_back(whole_[static_cast<std::size_t>(left)] && whole_[static_cast<std::size_t>(right)] &&
+                   stay_apart(left, right));
+  if (whole_.back() && spelling(result).size() <= kShort) add_short(result);
   const std::uint64_t key = pair_key(left, right);
   pairs_[pair_slot(key)] = key << 24 | static_cast<std::uint64_t>(result);
+  parts_.push_back({left, right});
+}
+
+// Whether no merge joins bytes of `left` with bytes of `right` before both are whole. Undoes their merges,
+// the latest first, and looks for an earlier merge across the boundary. Of two equal merges the left one
+// comes first.
+bool BytePairs::stay_apart(std::int32_t left, std::int32_t right) const {
+  while (std::max(left, right) >= kBytes) {
+    const bool in_left = left > right;
+    const std::int32_t undone = in_left ? left : right;
+    const auto& [start, end] = parts_[static_cast<std::size_t>(undone - kBytes)];
+    (in_left ? left : right) = in_left ? end : start;
+    const std::int32_t across = merged(left, right);
+    if (across < undone || (across == undone && !in_left)) return false;
+  }
+  return true;
 }
 
 void BytePairs::add_short(std::int32_t token) {
@@ -95,7 +117,7 @@ std::int32_t BytePairs::merged(std::int32_t left, std::int32_t right) const {
 
 void BytePairs::encode(std::string_view text, std::size_t begin, std::size_t end,
                        std::vector<std::int32_t>& out) const {
-  // A piece that is a token needs no merging: the bytes of a token merge into that token.
+  // A piece that is one of short_tokens_ needs no merging: its bytes merge into that token.
   if (end - begin <= kShort) {
     const ShortToken& found = short_tokens_[short_slot(read_short(text, begin, end - begin))];
     if (found.token != kNone) return out.push_back(found.token);

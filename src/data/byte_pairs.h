@@ -48,6 +48,7 @@ class BytePairs {
   static ShortToken read_short(std::string_view text, std::size_t begin, std::size_t length);
   std::size_t short_slot(const ShortToken& key) const;
   void add_short(std::int32_t token);
+  bool stay_apart(std::int32_t left, std::int32_t right) const;
   std::size_t pair_slot(std::uint64_t key) const;
   std::int32_t merged(std::int32_t left, std::int32_t right) const;  // the result of the merge, or kNone
   void merge_short(std::string_view piece, std::vector<std::int32_t>& out) const;
@@ -56,9 +57,13 @@ class BytePairs {
   std::string spellings_;               // of all tokens, by id
   std::vector<std::uint32_t> ends_{0};  // token i spells spellings_[ends_[i], ends_[i + 1])
   std::array<std::int32_t, 256> id_of_byte_{};
+  std::vector<std::array<std::int32_t, 2>> parts_;  // left and right of each merge
+  // Whether a token's bytes merge into it. After the merges "b c" and "a b", "ab c" makes a token that no
+  // text reaches.
+  std::vector<bool> whole_;
   // Hash tables with open addressing, at most half full.
-  std::vector<ShortToken> short_tokens_;
-  std::vector<std::uint64_t> pairs_;  // left, right, result: 20 + 20 + 24 bits
+  std::vector<ShortToken> short_tokens_;  // the whole ones
+  std::vector<std::uint64_t> pairs_;      // left, right, result: 20 + 20 + 24 bits
 };
 
 }  // namespace shoal

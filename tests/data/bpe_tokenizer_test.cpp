@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -411,6 +412,71 @@ TEST(BpeTokenizer, SpecialIdsLeaveNoGap) {
   EXPECT_THAT(error({{"x", 258}}), AllOf(HasSubstr("FILE"), HasSubstr("\"x\" has the id 258")));
   EXPECT_THAT(error({{"x", -1}}), HasSubstr("-1"));
   EXPECT_THAT(error({{"x", 3}, {"y", 3}}), AllOf(HasSubstr("\"x\" and \"y\""), HasSubstr("id 3")));
+}
+
+// "b c" comes first, so no text reaches "abc", as in Hugging Face's tokenizers.
+TEST(BpeTokenizer, MergesByRankEvenWhereTheWholeWordIsAToken) {
+  const auto tokenizer = make_bpe_tokenizer("b c\na b\nab c\nd e\nf g\nde fg\n", "FILE");
+  const auto encode = [&](std::string_view text) {
+    Ids ids;
+    tokenizer->encode(text, ids);
+    return ids;
+  };
+  const std::int32_t a = 64, space = 220, bc = 256;
+  EXPECT_THAT(encode("abc"), ElementsAre(a, bc));
+  EXPECT_THAT(encode(" abc"), ElementsAre(space, a, bc));
+  EXPECT_THAT(encode("ab"), ElementsAre(257));
+  EXPECT_THAT(encode("defg"), ElementsAre(261));
+  EXPECT_EQ(tokenizer->decode(Ids{258}), "abc");
+}
+
+// The definition, one merge at a time. `merges` and the result are tokens' spellings.
+std::vector<std::string> merged_by_rank(std::string_view text,
+                                        const std::vector<std::pair<std::string, std::string>>& merges) {
+  std::vector<std::string> tokens;
+  for (const char c : text) tokens.emplace_back(1, c);
+  for (;;) {
+    const auto first_pair = [&](const auto& merge) {
+      for (std::size_t i = 0; i + 1 < tokens.size(); ++i) {
+        if (tokens[i] == merge.first && tokens[i + 1] == merge.second) return i;
+      }
+      return tokens.size();
+    };
+    const auto merge =
+        std::ranges::find_if(merges, [&](const auto& each) { return first_pair(each) < tokens.size(); });
+    if (merge == merges.end()) return tokens;
+    const auto at = tokens.begin() + static_cast<std::ptrdiff_t>(first_pair(*merge));
+    *at += *std::next(at);
+    tokens.erase(std::next(at));
+  }
+}
+
+// Every word of up to eight letters, by random merges that no text has taught.
+TEST(BpeTokenizer, EqualsTheDefinitionForAnyMerges) {
+  std::uint32_t state = 1;
+  const auto below = [&](std::size_t end) { return ((state = state * 1664525 + 1013904223) >> 16) % end; };
+  for (int round = 0; round < 30; ++round) {
+    std::vector<std::string> known = {"a", "b"};
+    std::vector<std::pair<std::string, std::string>> merges;
+    std::string lines;
+    while (merges.size() < 12) {
+      const auto left = known[below(known.size())], right = known[below(known.size())];
+      if (std::ranges::count(known, left + right) > 0 || (left + right).size() > 8) continue;
+      known.push_back(left + right);
+      merges.emplace_back(left, right);
+      lines += left + " " + right + "\n";
+    }
+    const auto tokenizer = make_bpe_tokenizer(lines, "FILE");
+    for (unsigned word = 2; word < 512; ++word) {
+      std::string text;
+      for (unsigned bits = word; bits > 1; bits /= 2) text += bits % 2 == 0 ? 'a' : 'b';
+      Ids ids;
+      tokenizer->encode(text, ids);
+      std::vector<std::string> tokens;
+      for (const auto id : ids) tokens.push_back(tokenizer->decode(Ids{id}));
+      ASSERT_EQ(tokens, merged_by_rank(text, merges)) << text << " with\n" << lines;
+    }
+  }
 }
 
 TEST(BpeTokenizer, FilesAreOnlyForBpe) { EXPECT_TRUE(bpe_files(*make_byte_tokenizer()).empty()); }
