@@ -53,6 +53,12 @@ std::vector<std::string> split_list(std::string_view text) {
   return parts;
 }
 
+bool ends_in_any_case(std::string_view text, std::string_view ending) {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
+  return text.size() >= ending.size() &&
+         std::ranges::equal(text.substr(text.size() - ending.size()), ending, {}, lower);
+}
+
 std::string shell_word(const std::string& text) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:=,+-@%";

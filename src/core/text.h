@@ -16,6 +16,9 @@ std::string with_commas(std::int64_t value);  // "1,003,854"
 // The parts between commas, without the blanks around them; none of an empty text.
 std::vector<std::string> split_list(std::string_view text);
 
+// Whether `text` ends in `ending`, which is in lower case; letters of ASCII in upper case count as well.
+bool ends_in_any_case(std::string_view text, std::string_view ending);
+
 // The text as a word of a shell's command line, in quotes where it needs them.
 std::string shell_word(const std::string& text);
 

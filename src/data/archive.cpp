@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "core/error.h"
+#include "core/text.h"
 
 namespace shoal {
 namespace {
@@ -22,7 +23,7 @@ std::string without_compression(std::string name) {
   for (bool found = true; found;) {
     found = false;
     for (auto ending : kCompressed) {
-      if (!name.ends_with(ending)) continue;
+      if (!ends_in_any_case(name, ending)) continue;
       name.resize(name.size() - ending.size());
       found = true;
     }
@@ -31,7 +32,8 @@ std::string without_compression(std::string name) {
 }
 
 bool is_container_name(std::string_view name) {
-  return std::any_of(kArchives.begin(), kArchives.end(), [&](auto ending) { return name.ends_with(ending); });
+  return std::any_of(kArchives.begin(), kArchives.end(),
+                     [&](auto ending) { return ends_in_any_case(name, ending); });
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ struct archive;
 namespace shoal {
 
 // Whether a file name ends as those of archives and compressed files do: .tar .tar.gz .tgz .zip .gz .xz .zst
-// .bz2 ...
+// .bz2 ..., in any case
 bool is_archive_name(std::string_view name);
 
 // Reads tar and zip archives, compressed or not, and single compressed files, each as an archive with one

@@ -18,8 +18,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kReadSize = 1 << 18;
-constexpr std::size_t kPieceSize = 1 << 20;      // the usual size of a piece
-constexpr std::size_t kLargestPiece = 1 << 23;   // a piece without any safe cut is cut at this size
+constexpr std::size_t kPieceSize = 1 << 20;     // the usual size of a piece
+constexpr std::size_t kLargestPiece = 1 << 23;  // a piece without any safe cut is cut at this size
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 constexpr std::size_t kSniffed = 4096;           // bytes that are searched for a NUL
 constexpr std::size_t kLargestParcel = 1 << 24;  // of an archive
 constexpr int kDeepest = 4;                      // levels of archives within archives
@@ -69,16 +70,21 @@ class DocumentReader {
     std::string head;
     fill(head, kTableSignature, source);
     refuse_table(head, name);
-    if (source.seek(0, SEEK_SET) == 0) return dispatch_by_name(source, name, depth);
+    const bool records =
+        is_records_name(name) || (ends_in_any_case(name, ".json") && begins_with_records(head, source));
+    if (source.seek(0, SEEK_SET) == 0) {
+      head = {};
+      return dispatch_by_name(source, name, records, depth);
+    }
     PrefixedSource whole(head, source);
-    dispatch_by_name(whole, name, depth);
+    dispatch_by_name(whole, name, records, depth);
   }
 
-  void dispatch_by_name(ByteSource& source, const std::string& name, int depth) {
+  void dispatch_by_name(ByteSource& source, const std::string& name, bool records, int depth) {
     if (is_archive_name(name)) return read_archive(source, name, depth);
-    if (name.ends_with(".jsonl") || name.ends_with(".ndjson")) return read_records(source, name, 1);
+    if (records) return read_records(source, name, 1);
     if (!only_txt()) return read_text(source, name);
-    if (name.ends_with(".txt")) return read_tidy_text(source, name);
+    if (ends_in_any_case(name, ".txt")) return read_tidy_text(source, name);
     if (!tolerant_) fail_user("{}: neither .txt nor .jsonl nor an archive, by its name; rename it", name);
     skipped_.add({1, name});
   }
@@ -114,8 +120,28 @@ class DocumentReader {
     }
   }
 
+  static bool is_records_name(std::string_view name) {
+    return ends_in_any_case(name, ".jsonl") || ends_in_any_case(name, ".ndjson");
+  }
   static bool is_document_name(std::string_view name) {
-    return name.ends_with(".txt") || name.ends_with(".jsonl") || name.ends_with(".ndjson");
+    return ends_in_any_case(name, ".txt") || ends_in_any_case(name, ".json") || is_records_name(name);
+  }
+
+  // Whether the first line of a .json is an object and the next one begins another: JSON lines, as C4's files
+  // are. `head` is the beginning of the source; what this reads on is appended.
+  static bool begins_with_records(std::string& head, ByteSource& source) {
+    const auto next_value = [&](std::size_t from) { return head.find_first_not_of(" \t\r\n", from); };
+    for (bool more = true; more && head.size() < kLargestPiece; more = append_from(source, head)) {
+      const auto begin = next_value(head.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0);
+      if (begin == std::string::npos) continue;
+      if (head[begin] != '{') return false;
+      const auto end = head.find('\n', begin);
+      if (end == std::string::npos) continue;
+      if (head[head.find_last_not_of(" \t\r", end - 1)] != '}') return false;
+      const auto next = next_value(end);
+      if (next != std::string::npos) return head[next] == '{';
+    }
+    return false;
   }
 
   void read_text(ByteSource& source, const std::string& name) {
@@ -153,7 +179,11 @@ class DocumentReader {
     const auto nul = head.find('\0');
     if (nul == std::string_view::npos) return false;
     if (!tolerant_) {
-      fail_user("{}: not a text: byte {} is NUL; if it is UTF-16, convert it to UTF-8 first", name, nul);
+      fail_user(
+          "{}: not a text: byte {} is NUL; if it is UTF-16, convert it to UTF-8 first; if it is an archive, "
+          "its "
+          "name must end in .tar, .zip, .gz, .bz2, .xz or .zst",
+          name, nul);
     }
     skipped_.add({1, name});
     return true;

@@ -45,6 +45,12 @@ TEST(Text, Lists) {
   EXPECT_EQ(split_list(" , ,x,,"), Parts{"x"});
 }
 
+TEST(Text, EndingsInAnyCase) {
+  for (const char* name : {"a.zip", "A.ZIP", ".Zip"}) EXPECT_TRUE(ends_in_any_case(name, ".zip")) << name;
+  for (const char* name : {"", "zip", "a.zip2", "a_zip"})
+    EXPECT_FALSE(ends_in_any_case(name, ".zip")) << name;
+}
+
 TEST(Text, WordsOfAShell) {
   EXPECT_EQ(shell_word("parallel.stages=1,3"), "parallel.stages=1,3");
   EXPECT_EQ(shell_word("optim.frozen=embedding, block.0"), "'optim.frozen=embedding, block.0'");

@@ -110,6 +110,58 @@ TEST(Documents, CompressedTextsAndRecords) {
                           Pair("c.jsonl.zst:c.jsonl:1", "one"), Pair("c.jsonl.zst:c.jsonl:2", "two")));
 }
 
+TEST(Documents, NamesMayBeInUpperCase) {
+  const TempFolder folder;
+  const std::string records = "{\"text\": \"one\"}\n";
+  const Packing zip{ARCHIVE_FORMAT_ZIP, ARCHIVE_FILTER_NONE};
+  fs::create_directories(folder / "in");
+  pack(folder / "in/B.ZIP", {{"B.JSONL", records}}, zip);
+  compress(folder / "in/C.NDJSON.GZ", records, ARCHIVE_FILTER_GZIP);
+  EXPECT_THAT(documents(folder, {folder.write("A.JSONL", records), folder / "in"}),
+              ElementsAre(Pair("A.JSONL:1", "one"), Pair("in/B.ZIP:B.JSONL:1", "one"),
+                          Pair("in/C.NDJSON.GZ:C.NDJSON:1", "one")));
+  EXPECT_THAT(error_of(folder, folder.write("d.txt", read_file(folder / "in/B.ZIP"))),
+              AllOf(HasSubstr("NUL"), HasSubstr("name must end in .tar, .zip")));
+}
+
+// C4's files are named so.
+TEST(Documents, JsonLinesMayBeNamedJson) {
+  const TempFolder folder;
+  const std::string one = "{\"text\": \"one\"}", two = one + "\n{\"text\": \"two\"}\n";
+  std::string large = one;
+  large.insert(1, std::string(3'000'000, ' '));
+  const auto records = ElementsAre(Pair(HasSubstr("json:1"), "one"), Pair(HasSubstr("json:2"), "two"));
+  EXPECT_THAT(documents(folder, {folder.write("a.json", two)}), records);
+  EXPECT_THAT(documents(folder, {compress(folder / "c4.json.gz", two, ARCHIVE_FILTER_GZIP)}), records);
+  EXPECT_THAT(documents(folder, {folder.write("mark.JSON", "\xef\xbb\xbf" + two)}), ::testing::SizeIs(2));
+  EXPECT_THAT(documents(folder, {folder.write("blank.json", "\n" + one + " \r\n\n" + one)}),
+              ElementsAre(Pair("blank.json:2", "one"), Pair("blank.json:4", "one")));
+  EXPECT_THAT(documents(folder, {folder.write("large.json", large + "\n" + two)}), ::testing::SizeIs(3));
+  EXPECT_THAT(error_of(folder, folder.write("bad.json", two + "{")), HasSubstr("bad.json:3: not valid JSON"));
+  // Other JSON is text.
+  const std::vector<std::string> others = {one,      one + "\n",      "[" + two + "]",
+                                           "{\n{\n", one + "\n[1]\n", "{\"a\": [\n{\"b\": 1},\n{\"b\": 2}]}",
+                                           " "};
+  for (const auto& text : others) {
+    EXPECT_THAT(documents(folder, {folder.write("a.json", text)}), ElementsAre(Pair("a.json", text)));
+  }
+}
+
+TEST(Documents, JsonOfOpenWebTextIsLinesOrNoDocument) {
+  const TempFolder folder;
+  const std::string records = "{\"text\": \"one\"}\n{\"text\": \"two\"}\n";
+  fs::create_directories(folder / "in");
+  compress(folder / "in/c4.json.gz", records, ARCHIVE_FILTER_GZIP);
+  compress(folder / "in/other.json.gz", "{}", ARCHIVE_FILTER_GZIP);
+  folder.write("in/other.json", "[]");
+  std::string read;
+  read_documents({folder / "in"}, {.texts = TextFiles::openwebtext}, [&](const DocumentPiece& piece) {
+    read += std::string(piece.text) + "|";
+    return true;
+  });
+  EXPECT_EQ(read, "one|two|");
+}
+
 TEST(Documents, LinksThatLeadNowhereAreLeftOut) {
   const TempFolder folder;
   folder.write("in/a.txt", "a");
