@@ -58,7 +58,11 @@ class DocumentReader {
     }
   }
 
-  const SkippedFiles& skipped() const { return skipped_; }
+  void count_link(const fs::path& path) {
+    std::error_code broken;
+    (fs::is_directory(path, broken) ? odd_.linked_folders : odd_.broken_links).add({1, path.string()});
+  }
+  const OddFiles& odd() const { return odd_; }
 
  private:
   bool only_txt() const { return options_.texts == TextFiles::openwebtext; }
@@ -86,7 +90,7 @@ class DocumentReader {
     if (!only_txt()) return read_text(source, name);
     if (ends_in_any_case(name, ".txt")) return read_tidy_text(source, name);
     if (!tolerant_) fail_user("{}: neither .txt nor .jsonl nor an archive, by its name; rename it", name);
-    skipped_.add({1, name});
+    odd_.skipped.add({1, name});
   }
 
   void read_archive(ByteSource& source, const std::string& name, int depth) {
@@ -185,7 +189,7 @@ class DocumentReader {
           "name must end in .tar, .zip, .gz, .bz2, .xz or .zst",
           name, nul);
     }
-    skipped_.add({1, name});
+    odd_.skipped.add({1, name});
     return true;
   }
 
@@ -288,7 +292,7 @@ class DocumentReader {
   const FileSource* file_ = nullptr;
   double finished_bytes_ = 0;
   bool tolerant_ = false;  // whether binary data is skipped
-  SkippedFiles skipped_;
+  OddFiles odd_;
 
   // The document being read.
   std::string name_, buffer_;
@@ -297,27 +301,33 @@ class DocumentReader {
   std::size_t try_at_ = kPieceSize;
 };
 
-// Calls visit(file, whether the user named it) for all files that a path stands for.
-template <typename Visit>
-void walk(const fs::path& path, const std::vector<fs::path>& left_out, bool named_by_user,
-          const Visit& visit) {
+// Calls visit(file, whether the user named it) for all files that a path stands for, and pass_by(link) for
+// links in folders that lead to a folder or nowhere.
+template <typename Visit, typename PassBy>
+void walk(const fs::path& path, const std::vector<fs::path>& left_out, bool named_by_user, const Visit& visit,
+          const PassBy& pass_by) {
   if (!fs::is_directory(path)) return visit(path, named_by_user);
   std::error_code absent;
   if (std::ranges::any_of(left_out, [&](const auto& one) { return fs::equivalent(path, one, absent); }))
     return;
-  std::vector<std::string> names;  // there may be millions
+  std::vector<std::string> names, links;  // there may be millions
   std::error_code error;
   for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
     auto name = it->path().filename().string();
+    if (name.starts_with('.')) continue;
     std::error_code loop;  // of links
-    const bool folder = it->is_directory(loop);
-    const bool linked_folder = folder && it->is_symlink(loop);  // could make a cycle
-    if (!name.starts_with('.') && !linked_folder && (folder || it->is_regular_file(loop)))
+    const bool file = it->is_regular_file(loop);
+    if (!file && it->is_symlink(loop)) {  // a linked folder could make a cycle
+      links.push_back(std::move(name));
+    } else if (file || it->is_directory(loop)) {
       names.push_back(std::move(name));
+    }
   }
   if (error) fail_user("{}: the folder cannot be read: {}", path.string(), error.message());
   std::sort(names.begin(), names.end());
-  for (const auto& name : names) walk(path / name, left_out, false, visit);
+  std::sort(links.begin(), links.end());
+  for (const auto& link : links) pass_by(path / link);
+  for (const auto& name : names) walk(path / name, left_out, false, visit, pass_by);
 }
 
 void require_exists(const fs::path& path) {
@@ -325,22 +335,34 @@ void require_exists(const fs::path& path) {
   if (!fs::exists(path, error)) fail_user("{}: no such file or folder", path.string());
 }
 
+// `why` is said of one file or of several.
+void warn_of(const FileCount& files, std::string_view treatment, std::string_view why) {
+  if (files.count == 1) {
+    log::warn("{} {}: {}", treatment, files.first, why);
+  } else if (files.count > 1) {
+    log::warn("{} {} files: {}; the first is {}", treatment, with_commas(files.count), why, files.first);
+  }
+}
+
 }  // namespace
 
-void SkippedFiles::add(const SkippedFiles& later) {
+void FileCount::add(const FileCount& later) {
   if (count == 0) first = later.first;
   count += later.count;
 }
 
-void report_skipped(const SkippedFiles& skipped, const DocumentOptions& options) {
-  if (skipped.count == 0) return;
-  const auto* why =
-      options.texts == TextFiles::openwebtext ? "neither .txt nor .jsonl" : "not text (NUL bytes)";
-  if (skipped.count == 1) {
-    log::warn("skipped {}: {}", skipped.first, why);
-  } else {
-    log::warn("skipped {} files: {}; the first is {}", with_commas(skipped.count), why, skipped.first);
-  }
+void OddFiles::add(const OddFiles& later) {
+  skipped.add(later.skipped);
+  linked_folders.add(later.linked_folders);
+  broken_links.add(later.broken_links);
+}
+
+void report_odd_files(const OddFiles& odd, const DocumentOptions& options) {
+  const bool only_txt = options.texts == TextFiles::openwebtext;
+  warn_of(odd.skipped, "skipped", only_txt ? "neither .txt nor .jsonl" : "not text (NUL bytes)");
+  warn_of(odd.linked_folders, "skipped",
+          "links to folders are not followed; name the folder as an input, too, to have it read");
+  warn_of(odd.broken_links, "skipped", "there is no file where the link leads");
 }
 
 void read_documents(const std::vector<fs::path>& inputs, const DocumentOptions& options,
@@ -349,39 +371,45 @@ void read_documents(const std::vector<fs::path>& inputs, const DocumentOptions& 
   DocumentReader reader(options, visit);
   try {
     for (const auto& input : inputs) {
-      walk(input, options.left_out, true,
-           [&](const fs::path& path, bool named) { reader.read_file(path, named); });
+      walk(
+          input, options.left_out, true,
+          [&](const fs::path& path, bool named) { reader.read_file(path, named); },
+          [&](const fs::path& link) { reader.count_link(link); });
     }
-    if (options.report_skipped) report_skipped(reader.skipped(), options);
+    if (options.report_odd_files) report_odd_files(reader.odd(), options);
   } catch (const Stopped&) {
   }
 }
 
-SkippedFiles read_in_parcels(const std::vector<fs::path>& inputs, const DocumentOptions& options,
-                             const ParcelVisitor& visitor) {
+OddFiles read_in_parcels(const std::vector<fs::path>& inputs, const DocumentOptions& options,
+                         const ParcelVisitor& visitor) {
   for (const auto& path : inputs) require_exists(path);
   const auto visit = [&](const DocumentPiece& piece) { return visitor.piece(piece), true; };
   DocumentReader reader(options, visit, visitor.parcel);
   for (const auto& input : inputs) {
-    walk(input, options.left_out, true, [&](const fs::path& path, bool named) {
-      visitor.file(path, reader.skipped()) ? reader.read_file(path, named) : reader.skip_file(path);
-    });
+    walk(
+        input, options.left_out, true,
+        [&](const fs::path& path, bool named) {
+          visitor.file(path, reader.odd()) ? reader.read_file(path, named) : reader.skip_file(path);
+        },
+        [&](const fs::path& link) { reader.count_link(link); });
   }
-  return reader.skipped();
+  return reader.odd();
 }
 
-SkippedFiles read_parcel(const Parcel& parcel, const DocumentOptions& options,
-                         const std::function<void(const DocumentPiece&)>& visit) {
+OddFiles read_parcel(const Parcel& parcel, const DocumentOptions& options,
+                     const std::function<void(const DocumentPiece&)>& visit) {
   DocumentReader reader(options, [&](const DocumentPiece& piece) { return visit(piece), true; });
   reader.read(parcel);
-  return reader.skipped();
+  return reader.odd();
 }
 
 void visit_files(const std::vector<fs::path>& inputs, const std::vector<fs::path>& left_out,
                  const std::function<void(const fs::path&)>& visit) {
   for (const auto& input : inputs) {
     require_exists(input);
-    walk(input, left_out, true, [&](const fs::path& path, bool) { visit(path); });
+    walk(
+        input, left_out, true, [&](const fs::path& path, bool) { visit(path); }, [](const fs::path&) {});
   }
 }
 

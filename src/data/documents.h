@@ -30,16 +30,24 @@ struct DocumentOptions {
   std::string field = "text";  // of JSONL records
   TextFiles texts = TextFiles::all;
   std::size_t longest_record = std::size_t{1} << 28;  // bytes; a longer line of JSONL is refused
-  bool report_skipped = true;                         // whether read_documents warns of skipped files
+  bool report_odd_files = true;                       // whether read_documents warns of them
   std::string member{};  // if set, only members of archives with this file name are read
   std::vector<std::filesystem::path> left_out{};  // folders that are not read where they are below an input
 };
 
-// Files that are not documents.
-struct SkippedFiles {
+// Files of one kind.
+struct FileCount {
   std::int64_t count = 0;
-  std::string first;
-  void add(const SkippedFiles& later);
+  std::string first;  // its name
+  void add(const FileCount& later);
+};
+
+// Files that a warning counts.
+struct OddFiles {
+  FileCount skipped;         // by their names or content
+  FileCount linked_folders;  // links to folders, in folders
+  FileCount broken_links;
+  void add(const OddFiles& later);
 };
 
 // Reads `inputs` in the order given and calls `visit` for every piece; stops early when it returns false.
@@ -49,7 +57,9 @@ struct SkippedFiles {
 // - The members of archives (.tar, .zip, also with .gz, .xz, .zst, .bz2) and the content of compressed files
 //   are read like files, even archives within archives.
 // - A folder stands for all files below it in the order of their names, except hidden ones and left_out.
-// - Empty documents are skipped. So are binary files within folders and archives, with a warning.
+//   Links to files are followed; those to folders are not, since they can make a cycle.
+// - Empty documents are skipped. So are, with a warning, binary files within folders and archives, links to
+//   folders and links that lead nowhere.
 // Throws UserError naming the file (and member or line) when it is not found, damaged, not text or not JSON,
 // or lacks the field, and for Parquet and Arrow files (data/table_file.h), whatever their names.
 void read_documents(const std::vector<std::filesystem::path>& inputs, const DocumentOptions& options,
@@ -67,20 +77,20 @@ struct Parcel {
 
 // Callbacks of read_in_parcels, in the order of the input.
 struct ParcelVisitor {
-  // At the start of a file, with the files that were skipped before it; false leaves it out.
-  std::function<bool(const std::filesystem::path&, const SkippedFiles&)> file;
+  // At the start of a file, with the odd files before it; false leaves it out.
+  std::function<bool(const std::filesystem::path&, const OddFiles&)> file;
   std::function<void(const DocumentPiece&)> piece;  // for documents outside parcels
   std::function<void(Parcel&&)> parcel;
 };
 
 // Reads as read_documents does, but passes on as much as it can as parcels, for read_parcel. Parcels and
 // pieces depend only on the input.
-SkippedFiles read_in_parcels(const std::vector<std::filesystem::path>& inputs, const DocumentOptions& options,
-                             const ParcelVisitor& visitor);
-SkippedFiles read_parcel(const Parcel& parcel, const DocumentOptions& options,
-                         const std::function<void(const DocumentPiece&)>& visit);
-// Logs a warning if files were skipped.
-void report_skipped(const SkippedFiles& skipped, const DocumentOptions& options);
+OddFiles read_in_parcels(const std::vector<std::filesystem::path>& inputs, const DocumentOptions& options,
+                         const ParcelVisitor& visitor);
+OddFiles read_parcel(const Parcel& parcel, const DocumentOptions& options,
+                     const std::function<void(const DocumentPiece&)>& visit);
+// Logs a warning for each kind of odd files.
+void report_odd_files(const OddFiles& odd, const DocumentOptions& options);
 
 // Calls `visit` for all files that `inputs` stand for. Throws UserError when one does not exist.
 void visit_files(const std::vector<std::filesystem::path>& inputs,

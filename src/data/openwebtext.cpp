@@ -35,7 +35,7 @@ struct Tokens {
   std::vector<std::int32_t> ids;
   std::vector<Part> parts;
   std::optional<InputPlace> place;  // the end of the task; set in its last chunk only
-  SkippedFiles skipped;
+  OddFiles odd;
   std::size_t bytes() const { return ids.size() * sizeof(std::int32_t) + parts.size() * sizeof(Part); }
 };
 
@@ -69,7 +69,7 @@ class Writer {
         folder_(folder),
         save_every_(options.save_every),
         documents_(saved == nullptr ? 0 : saved->documents),
-        skipped_(saved == nullptr ? SkippedFiles() : saved->skipped_in_parcels),
+        odd_(saved == nullptr ? OddFiles() : saved->odd_in_parcels),
         bar_("tokenizing", input_size(options.inputs, places_of(options.out)), "B") {
     if (saved != nullptr) bar_.start_at(saved->place.input_bytes);
   }
@@ -82,7 +82,7 @@ class Writer {
       split.append(std::span(tokens.ids).subspan(begin, part.end - begin));
       begin = part.end;
     }
-    skipped_.add(tokens.skipped);
+    odd_.add(tokens.odd);
     if (!tokens.place) return;
     bar_.update(tokens.place->input_bytes,
                 format_count(static_cast<double>(splits[0].tokens() + splits[1].tokens())) + " tokens");
@@ -90,7 +90,7 @@ class Writer {
   }
 
   void finish() { bar_.finish(); }
-  SkippedFiles& skipped() { return skipped_; }
+  const OddFiles& odd() const { return odd_; }
 
   std::array<SplitWriter, 2> splits;
 
@@ -102,7 +102,7 @@ class Writer {
 
   void save(const InputPlace& place) {
     save_progress(folder_.path(), settings_,
-                  {place, documents_, skipped_, splits[0].finish(), splits[1].finish()});
+                  {place, documents_, odd_, splits[0].finish(), splits[1].finish()});
     folder_.keep();
     since_save_ = Stopwatch();
   }
@@ -112,7 +112,7 @@ class Writer {
   StagedFolder& folder_;
   double save_every_;
   std::int64_t documents_;
-  SkippedFiles skipped_;  // in parcels
+  OddFiles odd_;  // in parcels
   Stopwatch since_save_;
   Progress bar_;
 };
@@ -126,22 +126,22 @@ class Tasks {
       : options_(options), reading_(reading), encoder_(encoder), jobs_(jobs) {
     if (saved == nullptr) return;
     goal_ = saved->place;
-    skipped_before_ = goal_->skipped;
+    odd_before_ = goal_->odd;
     bar_.emplace("finding the place", goal_->input_bytes, "B");
   }
 
-  // Returns the files skipped outside parcels, also before the saved place.
-  SkippedFiles read() {
-    const auto skipped = read_in_parcels(
+  // Returns the odd files outside parcels, also before the saved place.
+  OddFiles read() {
+    const auto odd = read_in_parcels(
         options_.inputs, reading_,
-        {[&](const fs::path& path, const SkippedFiles& before) { return begin_file(path, before); },
+        {[&](const fs::path& path, const OddFiles& before) { return begin_file(path, before); },
          [&](const DocumentPiece& piece) { add(piece); }, [&](Parcel&& parcel) { add(std::move(parcel)); }});
     end_file();
-    count_skipped(skipped);
+    count_odd(odd);
     submit_texts();
     if (goal_ && goal_->tasks == 0) arrive_if_there();
     if (goal_) fail_changed();
-    return place_.skipped;
+    return place_.odd;
   }
 
  private:
@@ -155,9 +155,9 @@ class Tasks {
   };
 
   // Returns whether the file is to be read.
-  bool begin_file(const fs::path& path, const SkippedFiles& skipped) {
+  bool begin_file(const fs::path& path, const OddFiles& odd) {
     end_file();
-    count_skipped(skipped);
+    count_odd(odd);
     std::error_code error;
     const auto size = fs::file_size(path, error);
     const auto time = fs::last_write_time(path, error).time_since_epoch().count();
@@ -176,15 +176,15 @@ class Tasks {
               0,
               0,
               place_.input_bytes,
-              place_.skipped};
+              place_.odd};
     file_.clear();
     texts_of_file_ = false;
   }
 
-  // At the end of a file; `skipped` are those that this call of read() has skipped.
-  void count_skipped(const SkippedFiles& skipped) {
-    place_.skipped = skipped_before_;
-    place_.skipped.add(skipped);
+  // At the end of a file; `odd` are those that this call of read() has found.
+  void count_odd(const OddFiles& odd) {
+    place_.odd = odd_before_;
+    place_.odd.add(odd);
   }
 
   void add(const DocumentPiece& piece) {
@@ -204,7 +204,7 @@ class Tasks {
     submit(
         [&reading = reading_, &encoder = encoder_, shared, place = place_](const auto& emit) {
           Tokens tokens;
-          tokens.skipped = read_parcel(*shared, reading, [&](const DocumentPiece& piece) {
+          tokens.odd = read_parcel(*shared, reading, [&](const DocumentPiece& piece) {
             encoder(piece.text, piece.first, piece.last, tokens);
             if (tokens.ids.size() >= kChunkTokens) emit(std::exchange(tokens, {}));
           });
@@ -267,7 +267,7 @@ class Tasks {
   OrderedJobs<Tokens>& jobs_;
   InputPlace place_;                // all input before it is in a task or in texts_
   std::optional<InputPlace> goal_;  // the saved place, until it is reached
-  SkippedFiles skipped_before_;     // that of the saved place
+  OddFiles odd_before_;             // those of the saved place
   std::optional<Progress> bar_;
   std::string file_;  // name, size and time of the current file
   std::shared_ptr<Texts> texts_ = std::make_shared<Texts>();
@@ -338,11 +338,11 @@ DatasetMeta prepare_openwebtext(const PrepareOptions& options, int threads) {
   try {
     OrderedJobs<Tokens> jobs(threads, [&](Tokens&& tokens) { writer.write(tokens); });
     Tasks tasks(options, reading, encoder, jobs, saved ? &*saved : nullptr);
-    auto skipped = tasks.read();
+    auto odd = tasks.read();
     jobs.finish();
-    skipped.add(writer.skipped());
+    odd.add(writer.odd());
     if (documents == few_documents(options.val_fraction))
-      report_skipped(skipped, reading);  // otherwise count_documents() has done it
+      report_odd_files(odd, reading);  // otherwise count_documents() has done it
   } catch (...) {
     if (has_progress(folder.path())) {
       log::info("the progress is kept in {}; the same command resumes there", folder.path().string());

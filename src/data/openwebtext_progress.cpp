@@ -26,9 +26,9 @@ SplitMeta split_from(const json& object) {
   return {object.at("tokens").get<std::int64_t>(), object.at("xxh64").get<std::uint64_t>(), {}};
 }
 
-json to_json(const SkippedFiles& skipped) { return {{"count", skipped.count}, {"first", skipped.first}}; }
+json to_json(const FileCount& files) { return {{"count", files.count}, {"first", files.first}}; }
 
-SkippedFiles skipped_from(const json& progress, const char* key) {
+FileCount files_from(const json& progress, const char* key) {
   if (!progress.contains(key)) return {};  // saved by an older version
   const auto& object = progress.at(key);
   return {object.at("count").get<std::int64_t>(), object.at("first").get<std::string>()};
@@ -52,9 +52,9 @@ void save_progress(const fs::path& folder, const std::string& settings, const Op
                        {"tasks", place.tasks},
                        {"tasks_hash", place.tasks_hash},
                        {"input_bytes", place.input_bytes},
-                       {"skipped", to_json(place.skipped)},
+                       {"skipped", to_json(place.odd.skipped)},
                        {"documents", progress.documents},
-                       {"skipped_in_parcels", to_json(progress.skipped_in_parcels)},
+                       {"skipped_in_parcels", to_json(progress.odd_in_parcels.skipped)},
                        {"train", to_json(progress.train)},
                        {"val", to_json(progress.val)}};
   const auto path = folder / kName, fresh = folder / "progress.json.new";
@@ -78,9 +78,9 @@ OpenWebTextProgress load_progress(const fs::path& folder, const std::string& set
     object.at("tasks").get_to(place.tasks);
     object.at("tasks_hash").get_to(place.tasks_hash);
     object.at("input_bytes").get_to(place.input_bytes);
-    place.skipped = skipped_from(object, "skipped");
+    place.odd.skipped = files_from(object, "skipped");
     object.at("documents").get_to(progress.documents);
-    progress.skipped_in_parcels = skipped_from(object, "skipped_in_parcels");
+    progress.odd_in_parcels.skipped = files_from(object, "skipped_in_parcels");
     progress.train = split_from(object.at("train"));
     progress.val = split_from(object.at("val"));
   } catch (const json::exception&) {

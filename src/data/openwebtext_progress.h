@@ -18,14 +18,14 @@ struct InputPlace {
   std::int64_t tasks = 0;
   std::uint64_t tasks_hash = 0;  // of the bytes they read
   double input_bytes = 0;        // for the progress bar
-  SkippedFiles skipped{};        // of the whole files, except those in parcels
+  OddFiles odd{};                // in the whole files, except those in parcels
 };
 
 struct OpenWebTextProgress {
   InputPlace place;
-  std::int64_t documents = 0;       // begun so far
-  SkippedFiles skipped_in_parcels;  // so far
-  SplitMeta train, val;             // written so far
+  std::int64_t documents = 0;  // begun so far
+  OddFiles odd_in_parcels;     // so far
+  SplitMeta train, val;        // written so far
 };
 
 // Replaces the file in one step, and syncs it to the disk. `settings` describes the options that the result
@@ -33,8 +33,8 @@ struct OpenWebTextProgress {
 void save_progress(const std::filesystem::path& folder, const std::string& settings,
                    const OpenWebTextProgress& progress);
 bool has_progress(const std::filesystem::path& folder);
-// Counts no skipped files where an older version saved none. Throws UserError when the file cannot be read or
-// was saved with other settings.
+// Links are not saved: a later call finds them again. Counts no odd files where an older version saved none.
+// Throws UserError when the file cannot be read or was saved with other settings.
 OpenWebTextProgress load_progress(const std::filesystem::path& folder, const std::string& settings);
 void remove_progress(const std::filesystem::path& folder);
 

@@ -47,7 +47,7 @@ bool SplitTexts::each_is_cut() const { return documents_ <= kCutDocuments; }
 
 // Calls `visit` for the pieces of the first characters_ characters of train's source, then for those of val's
 // and test's. When it returns false, the rest of that source is left out.
-void SplitTexts::read_pieces(bool report_skipped, Progress& progress, const Visit& visit) const {
+void SplitTexts::read_pieces(bool report_odd_files, Progress& progress, const Visit& visit) const {
   double total = 0, before = 0;
   std::vector<double> sizes;
   const auto own = places_of(options_.out);  // may lie among the texts
@@ -58,8 +58,10 @@ void SplitTexts::read_pieces(bool report_skipped, Progress& progress, const Visi
     const auto& source = sources_[static_cast<std::size_t>(split)];
     if (!given(split)) continue;
     bool found = false;
-    const DocumentOptions reading = {
-        .field = options_.field, .report_skipped = report_skipped, .member = source.member, .left_out = own};
+    const DocumentOptions reading = {.field = options_.field,
+                                     .report_odd_files = report_odd_files,
+                                     .member = source.member,
+                                     .left_out = own};
     read_documents(source.paths, reading, [&](const DocumentPiece& piece) {
       found = true;
       progress.update(before + piece.input_bytes);

@@ -40,7 +40,7 @@ class SplitTexts {
     std::function<void(Split split)> end;
   };
   enum class Pass : std::uint8_t {
-    all,    // warns of skipped files
+    all,    // warns of odd files
     train,  // only what is in train
   };
   // `title` is that of the progress bar. Every call visits the same texts.
@@ -53,7 +53,7 @@ class SplitTexts {
 
   bool given(Split split) const { return !sources_[static_cast<std::size_t>(split)].paths.empty(); }
   bool each_is_cut() const;
-  void read_pieces(bool report_skipped, Progress& progress, const Visit& visit) const;
+  void read_pieces(bool report_odd_files, Progress& progress, const Visit& visit) const;
   std::int64_t truncated_characters() const;
   void survey(CharVocabulary* vocabulary);
   void cut(const DocumentPiece& piece, std::int64_t document, std::int64_t& characters,

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "core/logged.h"
 #include "data/archive.h"
 #include "data/packing.h"
 #include "data/temp_folder.h"
@@ -169,6 +170,22 @@ TEST(Documents, LinksThatLeadNowhereAreLeftOut) {
   fs::create_symlink("one", folder / "in/two");
   fs::create_symlink("nowhere", folder / "in/three");
   EXPECT_THAT(documents(folder, {folder / "in"}), ElementsAre(Pair(HasSubstr("a.txt"), "a")));
+}
+
+TEST(Documents, LinksThatAreNotFollowedGetAWarning) {
+  const TempFolder folder;
+  folder.write("in/deep/a.txt", "a");
+  folder.write("b.txt", "b");
+  fs::create_symlink("../b.txt", folder / "in/b.txt");
+  for (const char* name : {"in/one", "in/deep/two", "in/.hidden"})
+    fs::create_directory_symlink(folder.path(), folder / name);
+  fs::create_symlink("nowhere", folder / "in/three");
+  const auto path = [&](const char* name) { return (folder / name).string(); };
+  const auto lines = test::logged([&] { EXPECT_EQ(documents(folder, {folder / "in"}).size(), 2u); });
+  EXPECT_THAT(lines, AllOf(HasSubstr("skipped 2 files: links to folders are not followed; name the folder"),
+                           HasSubstr("the first is " + path("in/one") + "\n"),
+                           HasSubstr("skipped " + path("in/three") + ": there is no file where")));
+  EXPECT_EQ(test::logged([&] { documents(folder, {folder / "b.txt"}); }), "");
 }
 
 TEST(Documents, ArchivesWithinArchives) {

@@ -293,6 +293,7 @@ TEST_F(OpenWebText, CountsAllSkippedFilesAfterAnInterruption) {
   pack(folder / "in/b.tar", members, {});
   const auto whole = read_file(pack(folder / "in/c.xz", {{"c.md", "after"}, {"c.txt", "text"}}, kXz));
   folder.write("in/d.md", "after");
+  fs::create_directory_symlink(folder.path(), folder / "in/link");
   auto with = options({folder / "in"});
   with.save_every = 0;
   with.val_fraction = 0.2;  // the count does not reach the damage
@@ -315,7 +316,7 @@ TEST_F(OpenWebText, CountsAllSkippedFilesAfterAnInterruption) {
   folder.write("in/c.xz", whole.substr(0, whole.size() / 2));
   EXPECT_THAT(user_error([&] { prepare(with); }), HasSubstr("damaged"));
   folder.write("out.partial/progress.json", older.dump());
-  EXPECT_THAT(prepared(), HasSubstr("skipped 2 files"));
+  EXPECT_THAT(prepared(), AllOf(HasSubstr("skipped 2 files"), HasSubstr("in/link: links to folders")));
 }
 
 TEST_F(OpenWebText, InvalidUtf8SurvivesAndEmptyDocumentsGo) {
@@ -395,7 +396,7 @@ TEST(Parcels, HoldWhatReadDocumentsReads) {
   };
   int parcels = 0;
   read_in_parcels(all, reading,
-                  {[](const fs::path&, const SkippedFiles&) { return true; }, add,
+                  {[](const fs::path&, const OddFiles&) { return true; }, add,
                    [&](Parcel&& parcel) {
                      ++parcels;
                      read_parcel(parcel, reading, add);
@@ -406,7 +407,7 @@ TEST(Parcels, HoldWhatReadDocumentsReads) {
   // Files that are skipped count as read: of the whole, only the last one is left.
   double before = 0;
   read_in_parcels(all, reading,
-                  {[&](const fs::path& path, const SkippedFiles&) { return path == all.back(); },
+                  {[&](const fs::path& path, const OddFiles&) { return path == all.back(); },
                    [](const DocumentPiece&) {}, [&](Parcel&& parcel) { before = parcel.input_bytes; }});
   EXPECT_GE(before, fs::file_size(all[0]) + fs::file_size(all[1]));
   EXPECT_LE(before, input_size(all));

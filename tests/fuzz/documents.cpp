@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
     try_input([&] {
       std::int64_t bytes = 0;  // a few kilobytes may stand for terabytes
-      shoal::read_documents({path}, {.report_skipped = false}, [&](const shoal::DocumentPiece& piece) {
+      shoal::read_documents({path}, {.report_odd_files = false}, [&](const shoal::DocumentPiece& piece) {
         touch(std::as_bytes(std::span(piece.text)));
         return (bytes += static_cast<std::int64_t>(piece.text.size())) < (1 << 22);
       });
