@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 
@@ -31,6 +32,24 @@ inline CodePoint decode_utf8(std::string_view text, std::size_t at) {
   const char32_t value =
       (lead & 0x07) << 18 | (byte(1) & 0x3Fu) << 12 | (byte(2) & 0x3Fu) << 6 | (byte(3) & 0x3Fu);
   return value < 0x10000 || value > 0x10FFFF ? CodePoint{} : CodePoint{value, 4};
+}
+
+inline bool is_utf8(std::string_view text) {
+  constexpr std::uint64_t kHighBits = 0x8080808080808080;
+  for (std::size_t at = 0; at < text.size();) {
+    if (text.size() - at >= 16) {  // ASCII, two words at a time
+      std::uint64_t words[2];
+      std::memcpy(words, text.data() + at, 16);
+      if (((words[0] | words[1]) & kHighBits) == 0) {
+        at += 16;
+        continue;
+      }
+    }
+    const int length = decode_utf8(text, at).length;
+    if (length == 0) return false;
+    at += static_cast<std::size_t>(length);
+  }
+  return true;
 }
 
 // Appends a code point, which must not be a surrogate.

@@ -1,10 +1,12 @@
 #include "data/documents.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 #include "core/log.h"
 #include "core/text.h"
+#include "core/utf8.h"
 #include "data/archive.h"
 #include "data/byte_source.h"
 #include "data/records.h"
@@ -21,7 +23,12 @@ constexpr std::size_t kReadSize = 1 << 18;
 constexpr std::size_t kPieceSize = 1 << 20;     // the usual size of a piece
 constexpr std::size_t kLargestPiece = 1 << 23;  // a piece without any safe cut is cut at this size
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
-constexpr std::size_t kSniffed = 4096;           // bytes that are searched for a NUL
+constexpr std::size_t kSniffed = 4096;                                 // bytes that are searched for a NUL
+constexpr std::pair<std::string_view, const char*> kBinaryFiles[] = {  // their first bytes
+    {"%PDF-", "a PDF; extract its text first"},
+    {"\x1f\x8b\x08", "compressed; its name must end in .gz"},
+    {"\x28\xb5\x2f\xfd", "compressed; its name must end in .zst"},
+    {"BZh91AY&SY", "compressed; its name must end in .bz2"}};
 constexpr std::size_t kLargestParcel = 1 << 24;  // of an archive
 constexpr int kDeepest = 4;                      // levels of archives within archives
 
@@ -154,12 +161,13 @@ class DocumentReader {
     while (append_from(source, buffer_)) {
       if (!sniffed && (buffer_.size() >= kSniffed)) {
         sniffed = true;
-        if (refuse_binary(name)) return;
+        if (refuse_binary(buffer_, name)) return;
       }
       emit_full_pieces();
     }
-    if (!sniffed && refuse_binary(name)) return;
+    if (!sniffed && refuse_binary(buffer_, name)) return;
     end();
+    count_encoding();
   }
 
   void read_tidy_text(ByteSource& source, const std::string& name) {
@@ -169,28 +177,39 @@ class DocumentReader {
       emit_full_pieces();
     });
     std::string raw;
-    while (append_from(source, raw)) {
+    for (bool begun = false; append_from(source, raw); begun = true) {
+      if (!begun && refuse_binary(raw, name)) return;
       tidy.feed(raw);
       raw.clear();
     }
     tidy.finish();
     end();
+    count_encoding();
+  }
+  void count_encoding() {
+    if (!utf8_) odd_.not_utf8.add({1, name_});
   }
 
-  // Returns whether the document that begins in the buffer is binary and to be skipped.
-  bool refuse_binary(const std::string& name) {
-    const auto head = std::string_view(buffer_).substr(0, kSniffed);
-    const auto nul = head.find('\0');
-    if (nul == std::string_view::npos) return false;
-    if (!tolerant_) {
-      fail_user(
-          "{}: not a text: byte {} is NUL; if it is UTF-16, convert it to UTF-8 first; if it is an archive, "
-          "its "
-          "name must end in .tar, .zip, .gz, .bz2, .xz or .zst",
-          name, nul);
-    }
+  // Returns whether the document that begins with `head` is binary and to be skipped.
+  bool refuse_binary(std::string_view head, const std::string& name) {
+    const auto problem = problem_of(head.substr(0, kSniffed));
+    if (problem.empty()) return false;
+    if (!tolerant_) fail_user("{}: not a text but {}", name, problem);
     odd_.skipped.add({1, name});
     return true;
+  }
+
+  // What a text cannot begin with; "" if it can begin so.
+  std::string problem_of(std::string_view head) const {
+    for (const auto& [signature, what] : kBinaryFiles) {
+      if (head.starts_with(signature)) return what;
+    }
+    const auto nul = only_txt() ? std::string_view::npos : head.find('\0');
+    if (nul == std::string_view::npos) return {};
+    return fmt::format(
+        "binary: byte {} is NUL; if it is UTF-16, convert it to UTF-8 first; an archive's name must end "
+        "in .tar, .zip, .gz, .bz2, .xz or .zst",
+        nul);
   }
 
   void read_records(ByteSource& source, const std::string& name, std::int64_t line) {
@@ -252,6 +271,7 @@ class DocumentReader {
     buffer_.clear();
     first_ = true;
     offset_ = 0;
+    utf8_ = true;
     try_at_ = kPieceSize;
   }
 
@@ -281,6 +301,7 @@ class DocumentReader {
   }
 
   void emit(std::string_view text, bool last) {
+    if (options_.report_odd_files) utf8_ = utf8_ && is_utf8(text);  // a piece has whole characters
     if (!visit_({text, first_, last, offset_, name_, input_bytes()})) throw Stopped{};
     first_ = false;
     offset_ += static_cast<std::int64_t>(text.size());
@@ -297,6 +318,7 @@ class DocumentReader {
   // The document being read.
   std::string name_, buffer_;
   bool first_ = true;
+  bool utf8_ = true;  // so far
   std::int64_t offset_ = 0;
   std::size_t try_at_ = kPieceSize;
 };
@@ -355,14 +377,18 @@ void OddFiles::add(const OddFiles& later) {
   skipped.add(later.skipped);
   linked_folders.add(later.linked_folders);
   broken_links.add(later.broken_links);
+  not_utf8.add(later.not_utf8);
 }
 
 void report_odd_files(const OddFiles& odd, const DocumentOptions& options) {
   const bool only_txt = options.texts == TextFiles::openwebtext;
-  warn_of(odd.skipped, "skipped", only_txt ? "neither .txt nor .jsonl" : "not text (NUL bytes)");
+  warn_of(odd.skipped, "skipped",
+          only_txt ? "neither .txt nor .jsonl, or no text in it" : "not text by its content");
   warn_of(odd.linked_folders, "skipped",
           "links to folders are not followed; name the folder as an input, too, to have it read");
   warn_of(odd.broken_links, "skipped", "there is no file where the link leads");
+  warn_of(odd.not_utf8, "read",
+          "not valid UTF-8, so kept byte for byte; convert text in another encoding first");
 }
 
 void read_documents(const std::vector<fs::path>& inputs, const DocumentOptions& options,

@@ -44,9 +44,10 @@ struct FileCount {
 
 // Files that a warning counts.
 struct OddFiles {
-  FileCount skipped;         // by their names or content
-  FileCount linked_folders;  // links to folders, in folders
-  FileCount broken_links;
+  FileCount skipped{};         // by their names or content
+  FileCount linked_folders{};  // links to folders, in folders
+  FileCount broken_links{};
+  FileCount not_utf8{};  // texts that are read all the same
   void add(const OddFiles& later);
 };
 
@@ -58,6 +59,7 @@ struct OddFiles {
 //   are read like files, even archives within archives.
 // - A folder stands for all files below it in the order of their names, except hidden ones and left_out.
 //   Links to files are followed; those to folders are not, since they can make a cycle.
+// - Texts that are not valid UTF-8 are read byte for byte, with a warning.
 // - Empty documents are skipped. So are, with a warning, binary files within folders and archives, links to
 //   folders and links that lead nowhere.
 // Throws UserError naming the file (and member or line) when it is not found, damaged, not text or not JSON,

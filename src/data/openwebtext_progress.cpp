@@ -28,10 +28,20 @@ SplitMeta split_from(const json& object) {
 
 json to_json(const FileCount& files) { return {{"count", files.count}, {"first", files.first}}; }
 
-FileCount files_from(const json& progress, const char* key) {
-  if (!progress.contains(key)) return {};  // saved by an older version
-  const auto& object = progress.at(key);
+json to_json(const OddFiles& odd) {
+  return {{"skipped", to_json(odd.skipped)}, {"not_utf8", to_json(odd.not_utf8)}};
+}
+
+FileCount files_from(const json& kinds, const char* key) {
+  if (!kinds.contains(key)) return {};  // saved by an older version
+  const auto& object = kinds.at(key);
   return {object.at("count").get<std::int64_t>(), object.at("first").get<std::string>()};
+}
+
+OddFiles odd_from(const json& progress, const char* key) {
+  if (!progress.contains(key)) return {};  // saved by an older version
+  const auto& kinds = progress.at(key);
+  return {.skipped = files_from(kinds, "skipped"), .not_utf8 = files_from(kinds, "not_utf8")};
 }
 
 void write_synced(const fs::path& path, const std::string& text) {
@@ -52,9 +62,9 @@ void save_progress(const fs::path& folder, const std::string& settings, const Op
                        {"tasks", place.tasks},
                        {"tasks_hash", place.tasks_hash},
                        {"input_bytes", place.input_bytes},
-                       {"skipped", to_json(place.odd.skipped)},
+                       {"odd", to_json(place.odd)},
                        {"documents", progress.documents},
-                       {"skipped_in_parcels", to_json(progress.odd_in_parcels.skipped)},
+                       {"odd_in_parcels", to_json(progress.odd_in_parcels)},
                        {"train", to_json(progress.train)},
                        {"val", to_json(progress.val)}};
   const auto path = folder / kName, fresh = folder / "progress.json.new";
@@ -78,9 +88,9 @@ OpenWebTextProgress load_progress(const fs::path& folder, const std::string& set
     object.at("tasks").get_to(place.tasks);
     object.at("tasks_hash").get_to(place.tasks_hash);
     object.at("input_bytes").get_to(place.input_bytes);
-    place.odd.skipped = files_from(object, "skipped");
+    place.odd = odd_from(object, "odd");
     object.at("documents").get_to(progress.documents);
-    progress.odd_in_parcels.skipped = files_from(object, "skipped_in_parcels");
+    progress.odd_in_parcels = odd_from(object, "odd_in_parcels");
     progress.train = split_from(object.at("train"));
     progress.val = split_from(object.at("val"));
   } catch (const json::exception&) {

@@ -13,15 +13,6 @@ std::int64_t characters(std::string_view text) {
   return std::ranges::count_if(text, [](char byte) { return (byte & 0xC0) != 0x80; });
 }
 
-bool is_utf8(std::string_view bytes) {
-  for (std::size_t at = 0; at < bytes.size();) {
-    const auto length = decode_utf8(bytes, at).length;
-    if (length <= 0) return false;
-    at += static_cast<std::size_t>(length);
-  }
-  return true;
-}
-
 }  // namespace
 
 std::string token_text(const Tokenizer& tokenizer, std::int32_t id) {

@@ -27,5 +27,16 @@ TEST(Utf8, RefusesFormsThatAreTooLongOrTooLarge) {
   }
 }
 
+TEST(Utf8, WholeTexts) {
+  const std::string ascii(40, 'a');
+  for (std::size_t length = 0; length <= ascii.size(); ++length) {
+    const auto text = ascii.substr(0, length);
+    EXPECT_TRUE(is_utf8(text));
+    EXPECT_TRUE(is_utf8(text + "é€" + text));
+    EXPECT_FALSE(is_utf8(text + "\xe9" + text)) << length;
+    EXPECT_FALSE(is_utf8(text + "\xe2\x82")) << length;
+  }
+}
+
 }  // namespace
 }  // namespace shoal

@@ -238,6 +238,43 @@ TEST(Documents, BadFilesAreNamed) {
   EXPECT_THAT(error_of(folder, folder.write("empty.zip", "")), HasSubstr("empty.zip"));
 }
 
+TEST(Documents, BinaryFilesWithoutNulAreRefused) {
+  const TempFolder folder;
+  const auto pdf = folder.write("in/a.txt", "%PDF-1.7\n1 0 obj");
+  EXPECT_THAT(error_of(folder, pdf), HasSubstr("a.txt: not a text but a PDF; extract its text first"));
+  EXPECT_THAT(error_of(folder, folder.write("b.txt", "\x1f\x8b\x08\x08gzip")), HasSubstr("must end in .gz"));
+  EXPECT_THAT(error_of(folder, folder.write("c.txt", "BZh91AY&SY")), HasSubstr("must end in .bz2"));
+  EXPECT_THAT(error_of(folder, folder.write("d.txt", "\x28\xb5\x2f\xfd")), HasSubstr("must end in .zst"));
+  folder.write("in/e.txt", "about %PDF-1.7");
+  for (const auto texts : {TextFiles::all, TextFiles::openwebtext}) {
+    std::string read;
+    const auto lines = test::logged([&] {
+      read_documents({folder / "in"}, {.texts = texts}, [&](const DocumentPiece& piece) {
+        read += piece.text;
+        return true;
+      });
+    });
+    EXPECT_EQ(read, "about %PDF-1.7");
+    EXPECT_THAT(lines, HasSubstr("skipped " + pdf.string()));
+  }
+}
+
+TEST(Documents, TextsThatAreNotUtf8GetAWarning) {
+  const TempFolder folder;
+  const auto first = folder.write("in/a.txt", "caf\xe9 au lait");
+  std::string long_text;
+  while (long_text.size() < 3'000'000) long_text += "naïve words\n";
+  folder.write("in/b.txt", long_text);
+  pack(folder / "in/c.tar", {{"d.txt", long_text + "\xe9"}, {"e.txt", "é"}}, {});
+  folder.write("in/f.jsonl", "{\"text\": \"é\"}");
+  const auto lines = test::logged([&] { EXPECT_EQ(documents(folder, {folder / "in"}).size(), 5u); });
+  EXPECT_THAT(
+      lines,
+      HasSubstr("read 2 files: not valid UTF-8, so kept byte for byte; convert text in another encoding "
+                "first; the first is " +
+                first.string() + "\n"));
+}
+
 // With any names: alone, in a folder and in an archive.
 TEST(Documents, TablesSayHowToConvertThem) {
   const TempFolder folder;

@@ -289,7 +289,9 @@ TEST_F(OpenWebText, GoesOnAfterFilesOfExactlyATask) {
 TEST_F(OpenWebText, CountsAllSkippedFilesAfterAnInterruption) {
   auto members = pages(0, 60);
   members.emplace_back("b.md", "in an archive");
+  members.emplace_back("latin.txt", "caf\xe9");
   folder.write("in/a.md", "outside");
+  folder.write("in/a.txt", "caf\xe9");
   pack(folder / "in/b.tar", members, {});
   const auto whole = read_file(pack(folder / "in/c.xz", {{"c.md", "after"}, {"c.txt", "text"}}, kXz));
   folder.write("in/d.md", "after");
@@ -306,13 +308,13 @@ TEST_F(OpenWebText, CountsAllSkippedFilesAfterAnInterruption) {
     prepare(with);
     return testing::internal::GetCapturedStderr();
   };
-  EXPECT_THAT(prepared(), HasSubstr("skipped 4 files"));
+  EXPECT_THAT(prepared(), AllOf(HasSubstr("skipped 4 files"), HasSubstr("read 2 files: not valid UTF-8")));
   // Progress that an older version saved has no counts.
   auto older = nlohmann::json::parse(progress);
-  EXPECT_EQ(older["skipped"]["count"], 1);
-  EXPECT_EQ(older["skipped_in_parcels"]["count"], 1);
-  older.erase("skipped");
-  older.erase("skipped_in_parcels");
+  EXPECT_EQ(older["odd"]["skipped"]["count"], 1);
+  EXPECT_EQ(older["odd_in_parcels"]["skipped"]["count"], 1);
+  older.erase("odd");
+  older.erase("odd_in_parcels");
   folder.write("in/c.xz", whole.substr(0, whole.size() / 2));
   EXPECT_THAT(user_error([&] { prepare(with); }), HasSubstr("damaged"));
   folder.write("out.partial/progress.json", older.dump());
