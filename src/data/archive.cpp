@@ -14,6 +14,7 @@ namespace shoal {
 namespace {
 
 constexpr std::size_t kBufferSize = 1 << 18;
+constexpr std::size_t kTarBlock = 512;              // of zeros, twice, at the end
 constexpr std::string_view kGzip = "\x1f\x8b\x08";  // its first bytes
 constexpr std::array<std::string_view, 5> kCompressed = {".gz", ".xz", ".zst", ".bz2", ".lzma"};
 constexpr std::array<std::string_view, 5> kArchives = {".tar", ".zip", ".tgz", ".txz", ".tzst"};
@@ -47,7 +48,9 @@ struct Archive::Callbacks {
     auto& self = *static_cast<Archive*>(data);
     *buffer = self.buffer_.get();
     try {
-      return static_cast<la_ssize_t>(self.source_->read(self.buffer_.get(), kBufferSize));
+      const auto count = self.source_->read(self.buffer_.get(), kBufferSize);
+      self.count_zeros(count);
+      return static_cast<la_ssize_t>(count);
     } catch (...) {
       self.source_error_ = std::current_exception();
       archive_set_error(handle, EIO, "cannot be read");
@@ -55,7 +58,9 @@ struct Archive::Callbacks {
     }
   }
   static la_int64_t seek(archive*, void* data, la_int64_t offset, int whence) {
-    const auto position = static_cast<Archive*>(data)->source_->seek(offset, whence);
+    auto& self = *static_cast<Archive*>(data);
+    self.zeros_ = 0;
+    const auto position = self.source_->seek(offset, whence);
     return position < 0 ? ARCHIVE_FATAL : position;
   }
 };
@@ -70,6 +75,8 @@ Archive::Archive(ByteSource& source, std::string name)
   archive_read_support_filter_lzma(archive_);
   archive_read_support_filter_zstd(archive_);
   archive_read_support_format_tar(archive_);
+  // Otherwise libarchive stops at the first blocks of zeros, whatever follows them.
+  archive_read_set_format_option(archive_, "tar", "read_concatenated_archives", "1");
   archive_read_support_format_zip(archive_);
   if (!is_container_name(without_compression(name_))) {
     archive_read_support_format_raw(archive_);
@@ -97,10 +104,15 @@ void Archive::unpack_gzip() {
   if (gzip) source_ = &gzip_.emplace(*source_, name_);
 }
 
-// libarchive stops at the end of a tar: the checksum may be behind it.
+// libarchive may stop before the end: the checksum is behind it.
 void Archive::finish_gzip() {
   while (gzip_ && gzip_->read(buffer_.get(), kBufferSize) > 0) {
   }
+}
+
+void Archive::count_zeros(std::size_t read) {
+  const auto last = std::string_view(buffer_.get(), read).find_last_not_of('\0');
+  zeros_ = last == std::string_view::npos ? zeros_ + read : read - last - 1;
 }
 
 void Archive::fail_damaged() {
@@ -122,6 +134,8 @@ bool Archive::next() {
     if (source_error_) fail_damaged();
     if (status == ARCHIVE_EOF) {
       if (archive_format(archive_) == ARCHIVE_FORMAT_EMPTY) require_compression();
+      const bool tar = (archive_format(archive_) & ARCHIVE_FORMAT_BASE_MASK) == ARCHIVE_FORMAT_TAR;
+      lacks_end_ = tar && archive_filter_code(archive_, 0) == ARCHIVE_FILTER_NONE && zeros_ < kTarBlock;
       finish_gzip();
       return false;
     }

@@ -35,6 +35,10 @@ class Archive : private ByteSource {
   const std::string& member() const { return member_; }  // its path within the archive
   // Whether this is a single compressed file; its one member is the decompressed content.
   bool compressed_file() const { return compressed_file_; }
+  // After the last member: whether a tar has no blocks of zeros at its end, as if it had been cut between two
+  // members. Some programs leave them out. False for a tar in .xz, .zst, .bz2 and .lzma, which mark their
+  // ends.
+  bool lacks_end() const { return lacks_end_; }
   // The content of the current member.
   ByteSource& content() { return *this; }
 
@@ -44,6 +48,7 @@ class Archive : private ByteSource {
   std::size_t read(char* out, std::size_t size) override;
   void unpack_gzip();
   void finish_gzip();
+  void count_zeros(std::size_t read);
   [[noreturn]] void fail_damaged();
   void require_compression();
 
@@ -55,7 +60,8 @@ class Archive : private ByteSource {
   std::unique_ptr<char[]> buffer_;
   std::exception_ptr source_error_;  // thrown by source_ inside a callback of the C library
   archive* archive_ = nullptr;
-  bool compressed_file_ = false;
+  std::size_t zeros_ = 0;  // at the end of what libarchive has read
+  bool compressed_file_ = false, lacks_end_ = false;
 };
 
 }  // namespace shoal

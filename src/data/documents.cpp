@@ -129,6 +129,7 @@ class DocumentReader {
       dispatch(archive.content(), name + ":" + archive.member(), depth + 1);
       tolerant_ = tolerant;
     }
+    if (archive.lacks_end()) odd_.endless_tars.add({1, name});
   }
 
   static bool is_records_name(std::string_view name) {
@@ -378,6 +379,7 @@ void OddFiles::add(const OddFiles& later) {
   linked_folders.add(later.linked_folders);
   broken_links.add(later.broken_links);
   not_utf8.add(later.not_utf8);
+  endless_tars.add(later.endless_tars);
 }
 
 void report_odd_files(const OddFiles& odd, const DocumentOptions& options) {
@@ -389,6 +391,9 @@ void report_odd_files(const OddFiles& odd, const DocumentOptions& options) {
   warn_of(odd.broken_links, "skipped", "there is no file where the link leads");
   warn_of(odd.not_utf8, "read",
           "not valid UTF-8, so kept byte for byte; convert text in another encoding first");
+  warn_of(
+      odd.endless_tars, "read",
+      "a tar without the blocks of zeros at its end, so members may be missing; compare it with its source");
 }
 
 void read_documents(const std::vector<fs::path>& inputs, const DocumentOptions& options,

@@ -47,7 +47,8 @@ struct OddFiles {
   FileCount skipped{};         // by their names or content
   FileCount linked_folders{};  // links to folders, in folders
   FileCount broken_links{};
-  FileCount not_utf8{};  // texts that are read all the same
+  FileCount not_utf8{};      // texts that are read all the same
+  FileCount endless_tars{};  // Archive::lacks_end()
   void add(const OddFiles& later);
 };
 

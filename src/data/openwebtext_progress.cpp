@@ -29,7 +29,9 @@ SplitMeta split_from(const json& object) {
 json to_json(const FileCount& files) { return {{"count", files.count}, {"first", files.first}}; }
 
 json to_json(const OddFiles& odd) {
-  return {{"skipped", to_json(odd.skipped)}, {"not_utf8", to_json(odd.not_utf8)}};
+  return {{"skipped", to_json(odd.skipped)},
+          {"not_utf8", to_json(odd.not_utf8)},
+          {"endless_tars", to_json(odd.endless_tars)}};
 }
 
 FileCount files_from(const json& kinds, const char* key) {
@@ -41,7 +43,9 @@ FileCount files_from(const json& kinds, const char* key) {
 OddFiles odd_from(const json& progress, const char* key) {
   if (!progress.contains(key)) return {};  // saved by an older version
   const auto& kinds = progress.at(key);
-  return {.skipped = files_from(kinds, "skipped"), .not_utf8 = files_from(kinds, "not_utf8")};
+  return {.skipped = files_from(kinds, "skipped"),
+          .not_utf8 = files_from(kinds, "not_utf8"),
+          .endless_tars = files_from(kinds, "endless_tars")};
 }
 
 void write_synced(const fs::path& path, const std::string& text) {

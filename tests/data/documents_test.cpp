@@ -326,6 +326,55 @@ TEST(Documents, TruncatedArchivesNameTheMember) {
   }
 }
 
+TEST(Documents, TarsMayBeJoined) {
+  const TempFolder folder;
+  for (const auto& [name, filter] : {std::pair{"x.tar", ARCHIVE_FILTER_NONE},
+                                     {"x.tar.gz", ARCHIVE_FILTER_GZIP},
+                                     {"x.tar.xz", ARCHIVE_FILTER_XZ}}) {
+    const auto tar = [&](const Members& members) {
+      return read_file(pack(folder / "part", members, {ARCHIVE_FORMAT_TAR_USTAR, filter}));
+    };
+    const auto file = folder.write(name, tar({{"a.txt", "one"}}) + tar({}) + tar({{"b.txt", "two"}}));
+    const auto lines = test::logged([&] {
+      EXPECT_THAT(documents(folder, {file}),
+                  ElementsAre(Pair(HasSubstr("a.txt"), "one"), Pair(HasSubstr("b.txt"), "two")));
+    });
+    EXPECT_EQ(lines, "");
+  }
+  const auto more = read_file(folder / "x.tar") + std::string(600, 'x');
+  EXPECT_THAT(error_of(folder, folder.write("x.tar", more)), AllOf(HasSubstr("x.tar"), HasSubstr("damaged")));
+}
+
+TEST(Documents, TarsWithoutAnEndGetAWarning) {
+  const TempFolder folder;
+  const std::string binary = std::string("\0", 1) + std::string(2'000'000, 'x');
+  const auto whole =
+      read_file(pack(folder / "whole.tar", {{"a.txt", "one"}, {"b.bin", binary}, {"c.txt", "two"}}, {}));
+  const auto of = [&](std::string_view bytes, const char* name = "in/x.tar") {
+    const auto file = folder.write(name, bytes);
+    const auto lines = test::logged([&] { EXPECT_FALSE(documents(folder, {file}).empty()); });
+    fs::remove(file);
+    return lines;
+  };
+  const auto warning =
+      HasSubstr("x.tar: a tar without the blocks of zeros at its end, so members may be missing");
+  EXPECT_THAT(of(whole), Not(warning));
+  EXPECT_THAT(of(std::string_view(whole).substr(0, whole.find_last_not_of('\0') / 512 * 512 + 512)), warning);
+  EXPECT_THAT(of(std::string_view(whole).substr(0, 1024)), warning);
+  // A member that is skipped ends early: libarchive seeks past it.
+  folder.write("in/x.tar", std::string_view(whole).substr(0, 1'500'160));
+  EXPECT_THAT(test::logged([&] {
+                try {
+                  documents(folder, {folder / "in/x.tar"});
+                } catch (const UserError& error) {
+                  log::warn("{}", error.what());
+                }
+              }),
+              ::testing::AnyOf(warning, HasSubstr("damaged")));
+  compress(folder / "x.tar.gz", whole.substr(0, 1024), ARCHIVE_FILTER_GZIP);
+  EXPECT_THAT(of(read_file(folder / "x.tar.gz"), "x.tar.gz"), HasSubstr("x.tar.gz: a tar without"));
+}
+
 TEST(Documents, ATarWithADamagedHeaderIsRefused) {
   const TempFolder folder;
   auto bytes =
