@@ -1,12 +1,14 @@
 #include "data/staged_folder.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 
 #include "core/error.h"
+#include "core/log.h"
 
 namespace shoal {
 namespace {
@@ -20,7 +22,43 @@ void require_free(const fs::path& out, bool replace) {
   fail_user("{}: the folder exists and is not empty", out.string());
 }
 
+void make_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) fail_user("{}: cannot be created: {}", folder.string(), error.message());
+}
+
+// Whether a path still names an open file, which another process may have removed.
+bool names(const fs::path& path, const FileDescriptor& file) {
+  struct stat open {
+  }, there{};
+  return ::fstat(file.get(), &open) == 0 && ::stat(path.c_str(), &there) == 0 &&
+         open.st_dev == there.st_dev && open.st_ino == there.st_ino;
+}
+
 }  // namespace
+
+FolderLock::FolderLock(const fs::path& folder)
+    : path_(folder.parent_path() / ("." + folder.filename().string() + ".lock")) {
+  for (;;) {
+    file_ = open_file(path_, O_RDWR | O_CREAT, "create");
+    if (try_lock(file_)) {
+      if (names(path_, file_)) return;
+      continue;  // the last holder removed it between the two calls
+    }
+    const int error = errno;
+    if (error == EINTR) continue;
+    if (error == EWOULDBLOCK) fail_user("{}: another process is writing this folder", folder.string());
+    log::warn("{} cannot be locked ({}): let no other process write {} meanwhile", path_.string(),
+              std::strerror(error), folder.string());
+    return;
+  }
+}
+
+FolderLock::~FolderLock() {
+  std::error_code ignored;
+  fs::remove(path_, ignored);  // before its lock is released
+}
 
 fs::path plain_path(const fs::path& path) {
   auto result = fs::weakly_canonical(path);
@@ -38,11 +76,9 @@ StagedFolder::StagedFolder(const fs::path& out, bool replace, bool keep_what_is_
   out_ = places.front();
   require_free(out_, replace);
   staging_ = places.back();
-  std::error_code error;
-  fs::create_directories(staging_, error);
-  if (error) fail_user("{}: cannot be created: {}", staging_.string(), error.message());
-  lock_ = open_file(staging_, O_RDONLY | O_DIRECTORY, "open");
-  if (!try_lock(lock_)) fail_user("{}: another process is writing this folder", out_.string());
+  if (out_.has_parent_path()) make_folder(out_.parent_path());
+  lock_.emplace(out_);
+  make_folder(staging_);
   if (!keep_what_is_there) clear();
 }
 

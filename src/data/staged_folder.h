@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "core/file.h"
@@ -13,6 +14,21 @@ std::filesystem::path plain_path(const std::filesystem::path& path);
 
 // The plain paths of `out` and of the folder in which StagedFolder writes it.
 std::vector<std::filesystem::path> places_of(const std::filesystem::path& out);
+
+// Holds a lock beside a folder, `.NAME.lock`, as long as it lives, and removes the file then. It is a regular
+// file: NFS keeps the lock of a directory from no other host. Throws UserError when another process holds it;
+// where the file system has no locks, warns and goes on without.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::filesystem::path& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  std::filesystem::path path_;
+  FileDescriptor file_;
+};
 
 class StagedFolder {
  public:
@@ -34,7 +50,7 @@ class StagedFolder {
 
  private:
   std::filesystem::path out_, staging_;
-  FileDescriptor lock_;
+  std::optional<FolderLock> lock_;
   bool keep_ = false;
 };
 

@@ -11,6 +11,7 @@
 #include <locale.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -102,6 +103,8 @@ int fflush(FILE* file) {
 }
 
 int fsync(int file) { return fails("fsync", file) ? -1 : REAL(fsync)(file); }
+
+int flock(int file, int operation) { return fails("flock", file) ? -1 : REAL(flock)(file, operation); }
 
 int rename(const char* from, const char* to) { return fails("rename", to) ? -1 : REAL(rename)(from, to); }
 

@@ -204,6 +204,15 @@ TEST_F(HardLimits, ADatasetThatIsNotOnTheDiskReplacesNone) {
   }
 }
 
+// Some network file systems have no locks.
+TEST_F(HardLimits, ADatasetNeedsNoLocks) {
+  const auto result = run({"prepare", "synthetic", "--out", "unlocked", "--size", "10000"}, folder_.path(),
+                          {kPreload, fmt::format("SHOAL_FAILING_CALL=flock unlocked {} 1 1000000", ENOTSUP)});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("cannot be locked"), HasSubstr("let no other process write")));
+  EXPECT_TRUE(fs::exists(file("unlocked/meta.json")));
+}
+
 // vfat, for one, has no links. The newest checkpoint is the latest then, and the best is marked.
 TEST_F(HardLimits, ARunNeedsNoLinks) {
   const auto train_without_links = [&](int error, const Settings& settings) {

@@ -1,0 +1,36 @@
+#include "data/staged_folder.h"
+
+#include <gmock/gmock.h>
+
+#include "data/temp_folder.h"
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+using test::TempFolder;
+using test::user_error;
+using ::testing::HasSubstr;
+
+class StagedFolderTest : public ::testing::Test {
+ protected:
+  fs::path out() const { return folder / "out"; }
+
+  TempFolder folder;
+};
+
+// NFS keeps the lock of a directory from no other host.
+TEST_F(StagedFolderTest, IsLockedByAFileBesideItThatGoesWithIt) {
+  const auto lock = folder.write(".out.lock", "");  // left by a killed process
+  {
+    const StagedFolder staged(out());
+    EXPECT_TRUE(fs::is_regular_file(lock));
+    EXPECT_THAT(user_error([&] { StagedFolder{out()}; }), HasSubstr("another process is writing"));
+    EXPECT_TRUE(fs::is_regular_file(lock));
+  }
+  EXPECT_FALSE(fs::exists(lock));
+  EXPECT_NO_THROW(StagedFolder{out()});
+}
+
+}  // namespace
+}  // namespace shoal
