@@ -21,6 +21,7 @@ void average(const AverageOptions& options) {
   require_new_folder(options.out);
   CheckpointReader checkpoint(options.where);
   StagedFolder staged(options.out);
+  staged.begin();
   const auto name = checkpoint.directory().filename().string();
   Progress progress("averaging " + name, 0, "B");
   const auto result =

@@ -144,6 +144,7 @@ void write(const ExportFormat& format, ExportSource& source, const fs::path& pat
 // Returns whether there are files of a tokenizer.
 bool write_folder(const ExportFormat& format, ExportSource& source, const fs::path& out) {
   StagedFolder staged(out);
+  staged.begin();
   write(format, source, staged.path());
   const auto files = source.tokenizer ? bpe_files(*source.tokenizer) : std::map<std::string, std::string>();
   for (const auto& [name, text] : files) write_text(staged.path() / name, text);
@@ -190,6 +191,7 @@ void export_peft(const ExportOptions& options) {
     return std::ranges::find(tensors, fmt::format("h.0.{}.weight", layer), &WeightsTensor::name)->shape;
   };
   StagedFolder staged(options.out);
+  staged.begin();
   write_peft(model, source.what.model.n_layer, shape_of, *source.tensors, staged.path());
   staged.commit();
   fmt::print("{}: adapters of rank {}, alpha {}, on {} of {} blocks\n", options.out, model.rank, model.alpha,

@@ -316,7 +316,6 @@ DatasetMeta prepare_openwebtext(const PrepareOptions& options, int threads) {
   }
   StagedFolder folder(options.out, replaces_dataset(options), true);
   const bool resumed = has_progress(folder.path());
-  resumed ? folder.keep() : folder.clear();
   const auto tokenizer = load_bpe_tokenizer(fetch_gpt2_vocabulary(options.fetch));
   const DocumentOptions reading = {.field = options.field,
                                    .texts = TextFiles::openwebtext,
@@ -330,6 +329,7 @@ DatasetMeta prepare_openwebtext(const PrepareOptions& options, int threads) {
     log::info("resuming the interrupted preparation after {} documents and {} tokens",
               with_commas(saved->documents), with_commas(saved->train.tokens + saved->val.tokens));
   }
+  if (!resumed) folder.begin();
 
   const SplitRule rule(options.seed, options.val_fraction, documents);
   const int bytes_per_token = token_width(*tokenizer);

@@ -86,6 +86,7 @@ DatasetMeta prepare_shakespeare(const PrepareOptions& given, int threads) {
 DatasetMeta prepare_synthetic(const PrepareOptions& options, int threads) {
   if (options.size < 1) fail_user("a size of {} characters is too small; at least 1", options.size);
   StagedFolder folder(options.out, replaces_dataset(options));
+  folder.begin();
   const auto grammar = make_play_grammar();
   const auto tokenizer = make_char_tokenizer(grammar->alphabet());
   DatasetOutput out(folder.path(), 2, *tokenizer, threads);

@@ -91,6 +91,7 @@ DatasetMeta prepare_texts(const PrepareOptions& options, const SplitSources& sou
                          choice.kind == TokenizerChoice::Kind::chars ? &vocabulary : nullptr);
   const auto tokenizer = make_tokenizer(choice, texts, vocabulary, options, threads);
 
+  folder.begin();
   DatasetOutput out(folder.path(), sources.back().paths.empty() ? 2 : 3, *tokenizer, threads);
   const bool marks_ends = tokenizer->end_of_text().has_value();
   texts.read("tokenizing", SplitTexts::Pass::all,

@@ -3,12 +3,15 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 
 #include "core/error.h"
 #include "core/log.h"
+#include "data/openwebtext_progress.h"
 
 namespace shoal {
 namespace {
@@ -20,6 +23,42 @@ void require_free(const fs::path& out, bool replace) {
   if (!fs::is_directory(out)) fail_user("{}: exists and is no folder", out.string());
   if (replace || fs::is_empty(out)) return;
   fail_user("{}: the folder exists and is not empty", out.string());
+}
+
+// Whether Shoal writes something of this name to such a folder: a dataset, a model or a checkpoint.
+bool is_ours(const std::string& name) {
+  constexpr std::array<std::string_view, 12> kNames = {"train.bin",
+                                                       "val.bin",
+                                                       "test.bin",
+                                                       "meta.json",
+                                                       "vocab.json",
+                                                       "merges.txt",
+                                                       "progress.json.new",
+                                                       "config.json",
+                                                       "generation_config.json",
+                                                       "model.safetensors",
+                                                       "adapter_config.json",
+                                                       "adapter_model.safetensors"};
+  return name.starts_with("step-") || name.starts_with(".step-") ||
+         std::ranges::find(kNames, name) != kNames.end();
+}
+
+void require_removable(const fs::path& staging) {
+  std::error_code absent;
+  if (!fs::is_directory(staging, absent)) return;
+  if (has_progress(staging)) {
+    fail_user(
+        "{} holds the progress of an interrupted `shoal prepare openwebtext`; resume it with the same "
+        "command, or remove the folder",
+        staging.string());
+  }
+  for (const auto& entry : fs::directory_iterator(staging)) {
+    if (is_ours(entry.path().filename().string())) continue;
+    fail_user(
+        "{} is not a file of Shoal's, and its folder would be overwritten; move or remove the folder, or "
+        "choose another output",
+        entry.path().string());
+  }
 }
 
 void make_folder(const fs::path& folder) {
@@ -70,7 +109,7 @@ std::vector<fs::path> places_of(const fs::path& out) {
   return {plain, plain.string() + ".partial"};
 }
 
-StagedFolder::StagedFolder(const fs::path& out, bool replace, bool keep_what_is_there) {
+StagedFolder::StagedFolder(const fs::path& out, bool replace, bool resumes) {
   if (out.empty()) fail_user("the output folder has no name");
   const auto places = places_of(out);  // without links, so that a dataset stays on its disk
   out_ = places.front();
@@ -78,32 +117,33 @@ StagedFolder::StagedFolder(const fs::path& out, bool replace, bool keep_what_is_
   staging_ = places.back();
   if (out_.has_parent_path()) make_folder(out_.parent_path());
   lock_.emplace(out_);
-  make_folder(staging_);
-  if (!keep_what_is_there) clear();
+  if (!resumes || !has_progress(staging_)) require_removable(staging_);
 }
 
-void StagedFolder::clear() {
+void StagedFolder::begin() {
+  require_removable(staging_);
+  make_folder(staging_);
+  remove_ = true;
   for (const auto& entry : fs::directory_iterator(staging_)) fs::remove_all(entry);
 }
 
 StagedFolder::~StagedFolder() {
   std::error_code ignored;
-  if (!staging_.empty() && !keep_) fs::remove_all(staging_, ignored);
+  if (remove_) fs::remove_all(staging_, ignored);
 }
 
 void StagedFolder::commit() {
   sync_directory(staging_);
   sync_path_to(staging_);
   if (fs::exists(out_) && swap_names(staging_, out_)) {
-    keep_ = false;  // the old folder, which has this name now
+    remove_ = true;  // the old folder, which has this name now
     return sync_path_to(out_);
   }
-  keep_ = true;  // should the move fail, the old one is gone
+  remove_ = false;  // should the move fail, the old one is gone
   fs::remove_all(out_);
   if (std::rename(staging_.c_str(), out_.c_str()) != 0) {
     fail("{}: cannot be moved to {}: {}", staging_.string(), out_.string(), std::strerror(errno));
   }
-  staging_.clear();
   sync_path_to(out_);
 }
 

@@ -32,18 +32,19 @@ class FolderLock {
 
 class StagedFolder {
  public:
-  // Creates `out`.partial, and removes the files of a killed process in it unless `keep_what_is_there`.
-  // Throws UserError when it cannot be created, when another process uses it, or when `out` is not a folder
-  // or, without `replace`, not empty.
-  explicit StagedFolder(const std::filesystem::path& out, bool replace = false,
-                        bool keep_what_is_there = false);
-  ~StagedFolder();  // removes an uncommitted folder, unless keep was called
+  // Locks `out` and changes nothing there yet. Throws UserError when another process writes it, when `out` is
+  // not a folder or, without `replace`, not empty, and when `out`.partial holds files that Shoal does not
+  // write, or progress, unless the caller `resumes` it.
+  explicit StagedFolder(const std::filesystem::path& out, bool replace = false, bool resumes = false);
+  ~StagedFolder();  // removes a folder that was begun and not committed, unless keep was called
   StagedFolder(const StagedFolder&) = delete;
   StagedFolder& operator=(const StagedFolder&) = delete;
 
   const std::filesystem::path& path() const { return staging_; }  // the folder to write to
-  void clear();
-  void keep() { keep_ = true; }
+  // Creates `out`.partial, and removes the files of a killed process in it: call it when the input is known
+  // to be good. Throws UserError when it cannot be created.
+  void begin();
+  void keep() { remove_ = false; }
   // Moves the folder into place and removes the old one there, once the new one is on the disk: its files
   // must be already. Throws Error when that fails.
   void commit();
@@ -51,7 +52,7 @@ class StagedFolder {
  private:
   std::filesystem::path out_, staging_;
   std::optional<FolderLock> lock_;
-  bool keep_ = false;
+  bool remove_ = false;
 };
 
 }  // namespace shoal

@@ -68,6 +68,24 @@ TEST_F(PrepareTest, AFailureLeavesNothingAndKeepsTheOldDataset) {
   EXPECT_EQ(decoded("train") + decoded("val"), "a newer text");
 }
 
+// The progress is that of an interrupted preparation of OpenWebText.
+TEST_F(PrepareTest, KeepsProgressAndFilesOfOthersInItsStagingFolder) {
+  const auto good = folder.write("good.txt", "a good text");
+  for (const auto& [name, remedy] :
+       {std::pair{"progress.json", "resume it"}, std::pair{"sub/mine.txt", "move or remove the folder"}}) {
+    const auto kept = folder.write(std::string("out.partial/") + name, "precious");
+    for (const auto& options : {text({good}, "bytes"), of("synthetic")}) {
+      EXPECT_THAT(user_error([&] { prepare(options); }), AllOf(HasSubstr("out.partial"), HasSubstr(remedy)));
+    }
+    EXPECT_EQ(read_file(kept), "precious");
+    fs::remove_all(folder / "out.partial");
+  }
+  // Bad input removes nothing either.
+  const auto other = folder.write("out.partial/train.bin", "of a killed process");
+  EXPECT_THROW(prepare(text({folder / "absent.txt"}, "bytes")), UserError);
+  EXPECT_EQ(read_file(other), "of a killed process");
+}
+
 TEST_F(PrepareTest, RefusesToReplaceWhatIsNoDataset) {
   folder.write("out/thesis.txt", "precious");
   const auto good = folder.write("good.txt", "a good text");

@@ -32,5 +32,17 @@ TEST_F(StagedFolderTest, IsLockedByAFileBesideItThatGoesWithIt) {
   EXPECT_NO_THROW(StagedFolder{out()});
 }
 
+TEST_F(StagedFolderTest, RemovesOnlyFilesThatShoalWrites) {
+  folder.write("out.partial/train.bin", "of a killed process");
+  folder.write("out.partial/.step-00000005.0.partial/shard", "of a killed process");
+  StagedFolder staged(out());
+  EXPECT_TRUE(fs::exists(folder / "out.partial/train.bin"));  // the input may yet be bad
+  staged.begin();
+  EXPECT_TRUE(fs::is_empty(staged.path()));
+  const auto mine = folder.write("out.partial/sub/mine.txt", "mine");
+  EXPECT_THAT(user_error([&] { staged.begin(); }), HasSubstr("out.partial/sub is not a file of Shoal's"));
+  EXPECT_TRUE(fs::exists(mine));
+}
+
 }  // namespace
 }  // namespace shoal
