@@ -19,6 +19,9 @@ namespace {
 namespace fs = std::filesystem;
 
 void require_free(const fs::path& out, bool replace) {
+  if (!fs::exists(out) && fs::is_symlink(out)) {
+    fail_user("{}: a link to a folder that does not exist; create that, or remove the link", out.string());
+  }
   if (!fs::exists(out)) return;
   if (!fs::is_directory(out)) fail_user("{}: exists and is no folder", out.string());
   if (replace || fs::is_empty(out)) return;
@@ -109,7 +112,7 @@ std::vector<fs::path> places_of(const fs::path& out) {
   return {plain, plain.string() + ".partial"};
 }
 
-StagedFolder::StagedFolder(const fs::path& out, bool replace, bool resumes) {
+StagedFolder::StagedFolder(const fs::path& out, bool replace, bool resumes) : replace_(replace) {
   if (out.empty()) fail_user("the output folder has no name");
   const auto places = places_of(out);  // without links, so that a dataset stays on its disk
   out_ = places.front();
@@ -132,17 +135,28 @@ StagedFolder::~StagedFolder() {
   if (remove_) fs::remove_all(staging_, ignored);
 }
 
+bool StagedFolder::swap() const try {
+  return fs::exists(out_) && swap_names(staging_, out_);
+} catch (const UserError& error) {
+  fail_user("{}; {} is whole: move it to another place", error.what(), staging_.string());
+}
+
 void StagedFolder::commit() {
   sync_directory(staging_);
   sync_path_to(staging_);
-  if (fs::exists(out_) && swap_names(staging_, out_)) {
+  remove_ = false;  // it is whole: a move that fails keeps it
+  if (replace_ && swap()) {
     remove_ = true;  // the old folder, which has this name now
     return sync_path_to(out_);
   }
-  remove_ = false;  // should the move fail, the old one is gone
-  fs::remove_all(out_);
+  if (replace_) fs::remove_all(out_);  // this file system cannot swap
+  // Takes the place of an empty folder, but of no other.
   if (std::rename(staging_.c_str(), out_.c_str()) != 0) {
-    fail("{}: cannot be moved to {}: {}", staging_.string(), out_.string(), std::strerror(errno));
+    const int error = errno;
+    const bool filled = error == ENOTEMPTY || error == EEXIST;
+    fail_user("cannot move {} to {}: {}; {} is whole: move it to another place", staging_.string(),
+              out_.string(), filled ? "files were put there meanwhile" : std::strerror(error),
+              staging_.string());
   }
   sync_path_to(out_);
 }

@@ -45,12 +45,16 @@ class StagedFolder {
   // to be good. Throws UserError when it cannot be created.
   void begin();
   void keep() { remove_ = false; }
-  // Moves the folder into place and removes the old one there, once the new one is on the disk: its files
-  // must be already. Throws Error when that fails.
+  // Moves the folder into place and, with `replace`, removes the old one there, once the new one is on the
+  // disk: its files must be already. Throws UserError when that fails, or when `out` has been filled
+  // meanwhile; the new folder is kept then.
   void commit();
 
  private:
+  bool swap() const;
+
   std::filesystem::path out_, staging_;
+  bool replace_;
   std::optional<FolderLock> lock_;
   bool remove_ = false;
 };

@@ -8,8 +8,10 @@ namespace shoal {
 namespace {
 
 namespace fs = std::filesystem;
+using test::read_file;
 using test::TempFolder;
 using test::user_error;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class StagedFolderTest : public ::testing::Test {
@@ -42,6 +44,29 @@ TEST_F(StagedFolderTest, RemovesOnlyFilesThatShoalWrites) {
   const auto mine = folder.write("out.partial/sub/mine.txt", "mine");
   EXPECT_THAT(user_error([&] { staged.begin(); }), HasSubstr("out.partial/sub is not a file of Shoal's"));
   EXPECT_TRUE(fs::exists(mine));
+}
+
+TEST_F(StagedFolderTest, TakesThePlaceOfNoFilesThatWerePutThereMeanwhile) {
+  {
+    StagedFolder staged(out());
+    staged.begin();
+    folder.write("out.partial/train.bin", "new");
+    const auto notes = folder.write("out/notes.txt", "mine");
+    EXPECT_THAT(user_error([&] { staged.commit(); }),
+                AllOf(HasSubstr("files were put there meanwhile"),
+                      HasSubstr((folder / "out.partial").string() + " is whole")));
+    EXPECT_EQ(read_file(notes), "mine");
+  }
+  EXPECT_EQ(read_file(folder / "out.partial/train.bin"), "new");
+  fs::remove(folder / "out/notes.txt");  // an empty folder is no loss
+  StagedFolder again(out());
+  again.begin();
+  EXPECT_NO_THROW(again.commit());
+}
+
+TEST_F(StagedFolderTest, RefusesALinkToNothing) {
+  fs::create_symlink("nowhere", out());
+  EXPECT_THAT(user_error([&] { StagedFolder{out()}; }), HasSubstr("a link to a folder that does not exist"));
 }
 
 }  // namespace
