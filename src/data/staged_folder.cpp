@@ -18,12 +18,27 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Whether a file system, or a folder of one, is mounted here.
+bool is_mount_point(const fs::path& folder) {
+  struct statx here {
+  }, above{};
+  if (::statx(AT_FDCWD, folder.c_str(), 0, STATX_TYPE, &here) != 0 ||
+      ::statx(AT_FDCWD, folder.parent_path().c_str(), 0, STATX_TYPE, &above) != 0) {
+    return false;
+  }
+  if ((here.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) != 0) {  // Linux 5.8
+    return (here.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+  }
+  return here.stx_dev_major != above.stx_dev_major || here.stx_dev_minor != above.stx_dev_minor;
+}
+
 void require_free(const fs::path& out, bool replace) {
   if (!fs::exists(out) && fs::is_symlink(out)) {
     fail_user("{}: a link to a folder that does not exist; create that, or remove the link", out.string());
   }
   if (!fs::exists(out)) return;
   if (!fs::is_directory(out)) fail_user("{}: exists and is no folder", out.string());
+  if (is_mount_point(out)) fail_user("{} is a mount point; name a folder in it", out.string());
   if (replace || fs::is_empty(out)) return;
   fail_user("{}: the folder exists and is not empty", out.string());
 }

@@ -33,8 +33,8 @@ class FolderLock {
 class StagedFolder {
  public:
   // Locks `out` and changes nothing there yet. Throws UserError when another process writes it, when `out` is
-  // not a folder or, without `replace`, not empty, and when `out`.partial holds files that Shoal does not
-  // write, or progress, unless the caller `resumes` it.
+  // not a folder, a mount point or, without `replace`, not empty, and when `out`.partial holds files that
+  // Shoal does not write, or progress, unless the caller `resumes` it.
   explicit StagedFolder(const std::filesystem::path& out, bool replace = false, bool resumes = false);
   ~StagedFolder();  // removes a folder that was begun and not committed, unless keep was called
   StagedFolder(const StagedFolder&) = delete;

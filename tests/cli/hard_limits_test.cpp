@@ -204,6 +204,16 @@ TEST_F(HardLimits, ADatasetThatIsNotOnTheDiskReplacesNone) {
   }
 }
 
+TEST_F(HardLimits, ADatasetThatCannotBeMovedIsKept) {
+  const auto before = contents("data");
+  const auto result =
+      run({"prepare", "synthetic", "--out", "data", "--size", "10000", "--force"}, folder_.path(),
+          {kPreload, fmt::format("SHOAL_FAILING_CALL=rename data {} 1 1000000", EBUSY)});
+  expect_user_error_at_the_end(result, "cannot swap", "data.partial is whole: move it to another place");
+  EXPECT_TRUE(contents("data") == before);
+  EXPECT_TRUE(fs::exists(file("data.partial/meta.json")));
+}
+
 // Some network file systems have no locks.
 TEST_F(HardLimits, ADatasetNeedsNoLocks) {
   const auto result = run({"prepare", "synthetic", "--out", "unlocked", "--size", "10000"}, folder_.path(),

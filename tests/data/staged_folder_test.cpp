@@ -64,6 +64,13 @@ TEST_F(StagedFolderTest, TakesThePlaceOfNoFilesThatWerePutThereMeanwhile) {
   EXPECT_NO_THROW(again.commit());
 }
 
+// Nothing can take the place of the volume of a container.
+TEST_F(StagedFolderTest, RefusesAMountPoint) {
+  const auto error = [](const fs::path& out) { return user_error([&] { StagedFolder{out, true}; }); };
+  EXPECT_EQ(error("/proc"), "/proc is a mount point; name a folder in it");
+  EXPECT_EQ(error("/proc/../proc/"), "/proc is a mount point; name a folder in it");
+}
+
 TEST_F(StagedFolderTest, RefusesALinkToNothing) {
   fs::create_symlink("nowhere", out());
   EXPECT_THAT(user_error([&] { StagedFolder{out()}; }), HasSubstr("a link to a folder that does not exist"));
