@@ -1,15 +1,18 @@
 #include "data/download.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <random>
 #include <thread>
 
 #include "core/error.h"
+#include "core/host.h"
 #include "core/log.h"
 #include "core/shared_table.h"
 #include "data/file_digest.h"
@@ -78,17 +81,23 @@ FileDescriptor wait_for_download(const fs::path& lock, std::string_view what) {
   make_folder_of(lock);
   auto file = open_file(lock, O_RDWR | O_CREAT, "create");
   for (bool told = false; !try_lock(file); told = true) {
-    if (errno != EWOULDBLOCK && errno != EINTR) break;  // this file system has no locks
+    if (errno != EWOULDBLOCK && errno != EINTR) return FileDescriptor();
     if (!told) log::info("another process downloads {}", what);
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
   return file;
 }
 
-void download(const std::string& url, const RemoteFile& file, const fs::path& to) {
+// Processes of containers may share host names and ids.
+fs::path own_file_beside(const fs::path& path) {
+  return fmt::format("{}.{}.{}.{:08x}.partial", path.string(), host_name(), ::getpid(),
+                     std::random_device{}());
+}
+
+void download(const std::string& url, const RemoteFile& file, const fs::path& to, bool locked) {
   make_folder_of(to);
   std::error_code error;
-  const fs::path partial = to.string() + ".partial";
+  const auto partial = locked ? fs::path(to.string() + ".partial") : own_file_beside(to);
 
   for (;;) {
     const bool resumed = fs::exists(partial, error) && fs::file_size(partial) > 0;
@@ -100,7 +109,7 @@ void download(const std::string& url, const RemoteFile& file, const fs::path& to
       problem = "the server sent another file (size or checksum)";
       useless = true;
     }
-    if (useless || fs::file_size(partial) == 0) fs::remove(partial, error);
+    if (useless || !locked || fs::file_size(partial) == 0) fs::remove(partial, error);
     if (!(useless && resumed)) fail_user("{}: cannot be downloaded: {}", url, problem);
   }
   fs::rename(partial, to);
@@ -126,7 +135,7 @@ fs::path fetch(const RemoteFile& file, const FetchOptions& options) {
       mirror ? fmt::format("{}{}{}", from, from.ends_with('/') ? "" : "/", file.name) : std::string(file.url);
   try {
     const auto lock = wait_for_download(cached.string() + ".lock", file.name);
-    if (!is_good(cached, file)) download(url, file, cached);
+    if (!is_good(cached, file)) download(url, file, cached, static_cast<bool>(lock));
   } catch (const UserError& error) {
     // The files of one folder are needed together.
     const auto cache = options.cache.empty() ? default_cache() : options.cache;

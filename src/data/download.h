@@ -43,13 +43,18 @@ std::filesystem::path fetch(const RemoteFile& file, const FetchOptions& options)
 std::filesystem::path fetch_gpt2_vocabulary(const FetchOptions& options);
 
 // Waits for the lock of a file or folder that is being downloaded, and holds it as long as the result lives,
-// beside other threads and processes; says `what` is waited for. Creates the file of the lock. Does not wait
-// where the file system has no locks.
+// beside other threads and processes; says `what` is waited for. Creates the file of the lock. Returns no
+// file where the file system has no locks.
 FileDescriptor wait_for_download(const std::filesystem::path& lock, std::string_view what);
 
+// A file beside `path` that no other process or thread writes.
+std::filesystem::path own_file_beside(const std::filesystem::path& path);
+
 // Downloads `url` to `to`, which is complete or absent: the data first goes to `to`.partial, which a later
-// call resumes. If a resumed file has a wrong checksum, it is fetched once more from the start. Throws
-// UserError when the server cannot be reached, refuses, stalls for 30 s, or sends something else.
-void download(const std::string& url, const RemoteFile& file, const std::filesystem::path& to);
+// call resumes; unless `locked` against others who write that, to a file of its own, which none resumes. If a
+// resumed file has a wrong checksum, it is fetched once more from the start. Throws UserError when the server
+// cannot be reached, refuses, stalls for 30 s, or sends something else.
+void download(const std::string& url, const RemoteFile& file, const std::filesystem::path& to,
+              bool locked = true);
 
 }  // namespace shoal

@@ -84,6 +84,7 @@ class HubModel {
 
   fs::path fetch() {
     const auto lock = wait_for_lock();
+    locked_ = static_cast<bool>(lock);
     if (const auto folder = cached()) return *folder;  // another process has fetched it meanwhile
     ask("main");
     for (const auto& name : wanted()) get(name);
@@ -98,6 +99,7 @@ class HubModel {
   // Fetches the tokenizer of a snapshot that has the other files.
   void complete(const fs::path& folder) {
     const auto lock = wait_for_lock();
+    locked_ = static_cast<bool>(lock);
     if (knows_tokenizer(folder)) return;
     ask(folder.filename().string());
     get_tokenizer();
@@ -276,13 +278,16 @@ class HubModel {
   }
 
   void download(const HubFile& file, const fs::path& blob) const {
-    const fs::path partial = blob.string() + ".incomplete";
+    const auto partial = locked_ ? fs::path(blob.string() + ".incomplete") : own_file_beside(blob);
     for (int attempt = 0;; ++attempt) {
       std::error_code error;
       const bool resumed = is_there(partial) && fs::file_size(partial) > 0;
       const auto response =
           http_append({.url = url_of(file.name), .headers = headers()}, partial, file.name, file.size);
-      if (!response.problem.empty() && !response.cannot_resume) refuse(url_of(file.name), response);
+      if (!response.problem.empty() && !response.cannot_resume) {
+        if (!locked_) fs::remove(partial, error);
+        refuse(url_of(file.name), response);
+      }
       if (response.problem.empty() && has_checksum(partial, file.etag)) break;
       fs::remove(partial, error);
       if (!resumed || attempt > 0)
@@ -294,6 +299,7 @@ class HubModel {
   }
 
   std::string name_, commit_;
+  bool locked_ = true;  // against other processes; false where the file system has no locks
   const HubOptions& options_;
   fs::path root_;
   std::set<std::string> files_;

@@ -223,6 +223,18 @@ TEST_F(HardLimits, ADatasetNeedsNoLocks) {
   EXPECT_TRUE(fs::exists(file("unlocked/meta.json")));
 }
 
+TEST_F(HardLimits, ADownloadNeedsNoLocks) {
+  SHOAL_NEEDS_SHARED("tinyshakespeare.txt");
+  const auto others = file("cache/shoal/tinyshakespeare.txt.partial");
+  write_file(others, "of another process");
+  const auto result = run({"prepare", "shakespeare-char", "--out", "plays"}, folder_.path(),
+                          {kPreload, fmt::format("SHOAL_FAILING_CALL=flock cache {} 1 1000000", ENOLCK),
+                           "SHOAL_DATA_DIR=file://" + fs::canonical(shared_data()).string(),
+                           "XDG_CACHE_HOME=" + file("cache").string()});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(read_file(others), "of another process");
+}
+
 // vfat, for one, has no links. The newest checkpoint is the latest then, and the best is marked.
 TEST_F(HardLimits, ARunNeedsNoLinks) {
   const auto train_without_links = [&](int error, const Settings& settings) {

@@ -111,6 +111,22 @@ TEST_F(DownloadTest, RefusesAnotherFile) {
   }
 }
 
+// As where the file system has no locks: others may write the usual file at the same time.
+TEST_F(DownloadTest, WithoutALockHasAFileOfItsOwn) {
+  HttpServer server(content);
+  write_partial("of another process");
+  server.break_after(30'000);
+  user_error([&] { download(server.url(), file(server.url()), target(), /*locked=*/false); });
+  server.break_after(std::string::npos);
+  download(server.url(), file(server.url()), target(), /*locked=*/false);
+  EXPECT_EQ(server.last_range(), "");
+  EXPECT_EQ(read_file(target()), content);
+  EXPECT_EQ(read_file(partial()), "of another process");
+  fs::remove(target());
+  fs::remove(partial());
+  EXPECT_TRUE(fs::is_empty(partial().parent_path()));
+}
+
 TEST_F(DownloadTest, FetchLooksAtHandThenInTheCacheThenFar) {
   const FetchOptions at_hand{(folder / "origin").string(), folder / "cache"};
   EXPECT_EQ(fetch(file("file:///nowhere/file.txt"), at_hand), origin);
