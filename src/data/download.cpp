@@ -166,7 +166,10 @@ fs::path fetch_gpt2_vocabulary(const FetchOptions& options) {
   const auto& from = first == cache ? second : first;
   const auto& missing = first == cache ? merges : ids;
   const auto name = fs::path(missing.name).filename();
-  fs::copy_file(from / name, cache / name, fs::copy_options::overwrite_existing);
+  if (is_good(cache / name, missing)) return cache;
+  const auto copy = own_file_beside(cache / name);  // other processes may read the old file
+  fs::copy_file(from / name, copy);
+  fs::rename(copy, cache / name);
   return cache;
 }
 

@@ -214,6 +214,18 @@ TEST(Download, Gpt2VocabularyEndsUpInOneFolder) {
   const auto found = fetch_gpt2_vocabulary(options);
   EXPECT_TRUE(fs::exists(found / "encoder.json"));
   EXPECT_TRUE(fs::exists(found / "vocab.bpe"));
+
+  // Other processes may read the copy: it is not written again, and a damaged one is replaced in one step.
+  const auto copy = found / "encoder.json";
+  const auto long_ago = fs::file_time_type() + std::chrono::hours(1);
+  fs::last_write_time(copy, long_ago);
+  EXPECT_EQ(fetch_gpt2_vocabulary(options), found);
+  EXPECT_EQ(fs::last_write_time(copy), long_ago);
+  folder.write("cache/gpt2/encoder.json", "damaged");
+  fs::create_hard_link(copy, folder / "read");
+  EXPECT_EQ(fetch_gpt2_vocabulary(options), found);
+  EXPECT_EQ(read_file(folder / "read"), "damaged");
+  EXPECT_EQ(read_file(copy), read_file(folder / "hand/gpt2/encoder.json"));
 }
 
 }  // namespace
