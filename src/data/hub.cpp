@@ -322,9 +322,9 @@ HubOptions HubOptions::from_environment() {
   if (options.token.empty() && is_there(fs::path(hf_home) / "token"))
     options.token = read_text(fs::path(hf_home) / "token", 10'000);
   std::erase_if(options.token, [](unsigned char c) { return std::isspace(c) || std::iscntrl(c); });
-  const auto offline = variable("HF_HUB_OFFLINE");
-  options.offline =
-      offline == "1" || offline == "true" || offline == "TRUE" || offline == "ON" || offline == "YES";
+  auto offline = variable("HF_HUB_OFFLINE");  // as huggingface_hub reads it
+  std::ranges::transform(offline, offline.begin(), [](unsigned char c) { return std::toupper(c); });
+  options.offline = offline == "1" || offline == "ON" || offline == "YES" || offline == "TRUE";
   return options;
 }
 

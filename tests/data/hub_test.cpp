@@ -297,6 +297,14 @@ TEST(HubOptions, ComeFromTheEnvironment) {
   EXPECT_EQ(options.cache, "/tmp/xdg/huggingface/hub");
   EXPECT_EQ(options.token, "hf_given");
   EXPECT_TRUE(options.offline);
+  for (const char* yes : {"True", "true", "yes", "YES", "on", "ON"}) {
+    setenv("HF_HUB_OFFLINE", yes, 1);
+    EXPECT_TRUE(HubOptions::from_environment().offline) << yes;
+  }
+  for (const char* no : {"", "0", "no", "off", "False", "2"}) {
+    setenv("HF_HUB_OFFLINE", no, 1);
+    EXPECT_FALSE(HubOptions::from_environment().offline) << no;
+  }
   unsetenv("HF_TOKEN");
   unsetenv("HF_HUB_OFFLINE");
   unsetenv("XDG_CACHE_HOME");
