@@ -106,7 +106,10 @@ void add_config_options(CLI::App& command, ConfigOptions& options) {
 }
 
 void require_new_folder(const std::filesystem::path& out) {
-  if (!std::filesystem::exists(out)) return;
+  std::error_code error;
+  const bool exists = std::filesystem::exists(out, error);
+  if (error) fail_user("{}: {}; choose another --out", out.string(), error.message());
+  if (!exists) return;
   if (!std::filesystem::is_directory(out))
     fail_user("{} is not a folder; choose another --out", out.string());
   if (std::filesystem::is_empty(out)) return;

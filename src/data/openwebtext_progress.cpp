@@ -78,7 +78,10 @@ void save_progress(const fs::path& folder, const std::string& settings, const Op
   }
 }
 
-bool has_progress(const fs::path& folder) { return fs::exists(folder / kName); }
+bool has_progress(const fs::path& folder) {
+  std::error_code absent;
+  return fs::exists(folder / kName, absent);
+}
 
 OpenWebTextProgress load_progress(const fs::path& folder, const std::string& settings) {
   OpenWebTextProgress progress;

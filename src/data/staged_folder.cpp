@@ -118,7 +118,9 @@ FolderLock::~FolderLock() {
 }
 
 fs::path plain_path(const fs::path& path) {
-  auto result = fs::weakly_canonical(path);
+  std::error_code error;
+  auto result = fs::weakly_canonical(path, error);
+  if (error) fail_user("{}: {}; choose another path", path.string(), error.message());
   return result.has_filename() ? result : result.parent_path();
 }
 

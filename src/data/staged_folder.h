@@ -9,7 +9,8 @@
 
 namespace shoal {
 
-// The path without symbolic links and without a trailing slash.
+// The path without symbolic links and without a trailing slash. Throws UserError for loops of links and names
+// that are too long.
 std::filesystem::path plain_path(const std::filesystem::path& path);
 
 // The plain paths of `out` and of the folder in which StagedFolder writes it.

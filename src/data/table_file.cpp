@@ -35,7 +35,8 @@ Table table_of(std::string_view head) {
 void refuse_table(std::string_view head, const std::string& name) {
   const auto [kind, python] = table_of(head);
   if (kind.empty()) return;
-  const bool member = !std::filesystem::exists(name);  // "books.zip:a.parquet"
+  std::error_code error;                                      // of a name that is too long for a file
+  const bool member = !std::filesystem::exists(name, error);  // "books.zip:a.parquet"
   const auto file = member ? name.substr(name.rfind(':') + 1) : name;
   fail_user(
       "{}: {}, which is not read; {}convert it to JSON lines and prepare those, with the name of the "

@@ -297,6 +297,9 @@ TEST(Documents, TablesSayHowToConvertThem) {
   EXPECT_THAT(error_of(folder, pack(folder / "x.zip", {{"one.txt", "one"}, {"in/b", parquet}}, zip)),
               AllOf(HasSubstr("x.zip:in/b: a Parquet file"), HasSubstr("extract it"),
                     HasSubstr("'in/b' 'in/b.jsonl'")));
+  const std::string long_name(400, 'n');  // that no file may have
+  EXPECT_THAT(error_of(folder, pack(folder / "y.zip", {{long_name, parquet}}, zip)),
+              HasSubstr("y.zip:" + long_name + ": a Parquet file"));
   EXPECT_THAT(documents(folder, {folder.write("c.txt", "PAR is 1")}), ElementsAre(Pair("c.txt", "PAR is 1")));
 }
 

@@ -98,6 +98,11 @@ TEST_F(PrepareTest, RefusesToReplaceWhatIsNoDataset) {
   EXPECT_THAT(user_error([&] { prepare(options); }), HasSubstr("has no name"));
   options.out = good / "below";
   EXPECT_THAT(user_error([&] { prepare(options); }), HasSubstr("cannot be created"));
+  fs::create_symlink("loop", folder / "loop");
+  options.out = folder / "loop";
+  EXPECT_THAT(user_error([&] { prepare(options); }), HasSubstr("loop: Too many levels"));
+  options.out = folder / std::string(400, 'n');
+  EXPECT_THAT(user_error([&] { prepare(options); }), HasSubstr("nnn: File name too long"));
   EXPECT_EQ(read_file(folder / "out/thesis.txt"), "precious");
 }
 
