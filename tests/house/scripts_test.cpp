@@ -1,0 +1,67 @@
+// The scripts: where they take programs, packages and folders from.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+const fs::path kSources = SHOAL_SOURCE_DIR;
+
+std::string text_of(const fs::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Runs scripts in a folder of its own, whose bin/ comes first in PATH.
+class Scripts : public testing::Test {
+ protected:
+  Scripts() {
+    std::string name = (fs::temp_directory_path() / "shoal-scripts-XXXXXX").string();
+    folder_ = mkdtemp(name.data());
+    fs::create_directories(folder_ / "bin");
+  }
+  ~Scripts() override { fs::remove_all(folder_); }
+
+  void add_program(const std::string& name, const std::string& script) const {
+    std::ofstream(folder_ / "bin" / name) << "#!/bin/sh\n" << script << "\n";
+    fs::permissions(folder_ / "bin" / name, fs::perms::owner_all);
+  }
+  // Returns the exit code; what the line prints is in output().
+  int run(const std::string& line) const {
+    std::ofstream(folder_ / "line.sh") << "PATH=$PWD/bin:$PATH\n" << line << "\n";
+    const int status = std::system(("cd '" + folder_.string() + "' && bash line.sh >output 2>&1").c_str());
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  std::string output() const { return text_of(folder_ / "output"); }
+  static std::string quoted(const char* path) { return "'" + (kSources / path).string() + "' "; }
+
+  fs::path folder_;
+};
+
+TEST_F(Scripts, OfSlurmTakeNoOtherProgramForOneThatIsNotThere) {
+  add_program("shoal", "echo the one in PATH");
+  add_program("srun", "while [ \"$1\" != bash ]; do shift; done; \"$@\"");
+  for (const char* file : {"deploy/slurm/one-node.sbatch", "deploy/slurm/many-nodes.sbatch"}) {
+    const auto job = "SLURM_JOB_ID=1 SLURM_CPUS_PER_TASK=1 bash " + quoted(file) + "a.toml";
+    EXPECT_EQ(run("SHOAL=$PWD/mistyped " + job), 2) << file;
+    EXPECT_THAT(output(), HasSubstr("mistyped is no program"));
+    for (const char* set : {"unset SHOAL; ", "export SHOAL=; ", "export SHOAL=shoal; "}) {
+      EXPECT_EQ(run(set + job), 0) << file << set << output();
+      EXPECT_THAT(output(), HasSubstr("the one in PATH"));
+    }
+  }
+  EXPECT_EQ(run("SHOAL_MANY_NODES=mistyped bash " + quoted("deploy/slurm/gpu-nodes.sbatch") + "a.toml"), 2);
+  EXPECT_THAT(output(), HasSubstr("mistyped is not found"));
+}
+
+}  // namespace
