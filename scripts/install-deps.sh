@@ -53,7 +53,7 @@ command -v dpkg-query >/dev/null && command -v apt-get >/dev/null || die \
 
 missing=()
 for package in "${packages[@]}"; do
-  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q '^install ok installed' || missing+=("$package")
+  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed$' || missing+=("$package")
 done
 [ ${#missing[@]} -eq 0 ] && exit 0
 

@@ -64,4 +64,14 @@ TEST_F(Scripts, OfSlurmTakeNoOtherProgramForOneThatIsNotThere) {
   EXPECT_THAT(output(), HasSubstr("mistyped is not found"));
 }
 
+TEST_F(Scripts, FindPackagesOnHold) {
+  add_program("dpkg-query", "printf 'hold ok installed'");
+  add_program("apt-get", "echo asked; exit 1");
+  add_program("sudo", "echo asked; exit 1");
+  EXPECT_EQ(run(quoted("scripts/install-deps.sh")), 0) << output();
+  EXPECT_EQ(output(), "");
+  add_program("dpkg-query", "printf 'deinstall ok config-files'");
+  EXPECT_NE(run(quoted("scripts/install-deps.sh")), 0);
+}
+
 }  // namespace
