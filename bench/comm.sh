@@ -7,6 +7,7 @@
 # SIZES in MB. Every round times every size in every program; the table has medians over the rounds, in
 # microseconds. Takes a few minutes on two cores, which nothing else may use meanwhile.
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 cd "$(dirname "$0")/.."
 
 build=${BUILD:-build/release} rounds=${ROUNDS:-11} sizes=${SIZES:-0.004096 0.065536 1 10 100 498}

@@ -13,6 +13,7 @@
 # and on one, and writes bench/results/decentralised_outer.md and docs/decentralised-outer.svg. ONLY="streaming alone" trains these of
 # them; the table has what is in WORK.
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 cd "$(dirname "$0")/.."
 
 build=${BUILD:-build/release} steps=${STEPS:-12000} seeds=${SEEDS:-1 2 3}

@@ -3,6 +3,7 @@
 #     bench/decode.sh [BUILD] [ROUNDS] [PROMPT]       # builds bench_decode; medians at the end
 # Before each round, what `shoal doctor` reads of memory by one thread and by all, GB/s.
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 cd "$(dirname "$0")/.."
 build=${1:-build/release} rounds=${2:-5} prompt=${3:-5}
 cmake --build "$build" --target shoal bench_decode >/dev/null

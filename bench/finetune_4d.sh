@@ -9,6 +9,7 @@
 # `shoal prepare` must find TinyShakespeare and GPT-2's vocabulary, in $SHOAL_DATA_DIR or on the network. OUT.md and OUT.svg
 # are written. WORK keeps the runs. About ten minutes on two cores.
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 cd "$(dirname "$0")/.."
 
 build=${BUILD:-build/release} steps=${STEPS:-200} pretrain=${PRETRAIN:-200} out=${OUT:-docs/finetune-4d}

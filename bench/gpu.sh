@@ -10,6 +10,7 @@
 # seconds at a time. Full output goes to $OUT (default out/gpu) as one archive, a report to the terminal.
 # peers needs PyTorch in $PYTHON (python3). $SHOAL_DATA_DIR holds tinyshakespeare.txt.
 set -uo pipefail
+unset CDPATH  # cd would look there first, and print
 cd "$(dirname "$0")/.."
 pack=build/gpu/pack
 programs=(test_ops_cuda bench_backend_ops bench_train_step bench_decode shoal)

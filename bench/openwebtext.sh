@@ -8,6 +8,7 @@
 # numpy. With a validation share of 5 % counting the first documents takes as little of the whole as it does of the corpus.
 # SHOAL_DATA_DIR names the folder that holds gpt2/. The numbers of tokens must agree.
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 cd "$(dirname "$0")/.."
 root=$PWD
 build=$(realpath -m "${BUILD:-build/release}")

@@ -10,6 +10,7 @@
 # batch-4-bfloat16, batch-16-float32. VARIANTS match the first column of the table. Takes some two hours on two cores, which nothing else
 # may use meanwhile; SIZE="2 4 128 512" shrinks the model, for a look at the script itself.
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 cd "$(dirname "$0")/.."
 
 build=$(realpath -m "${BUILD:-build/release}")

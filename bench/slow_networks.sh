@@ -14,6 +14,7 @@
 #
 #   ninja -C build/release shoal shoal_mpi_openmpi bench_slow_network bench_network_relay
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 here=$(cd "$(dirname "$0")/.." && pwd)
 BASH_ARGV0=$(realpath "$0")  # sets $0, which enter_namespaces starts again from another folder
 cd "$here"

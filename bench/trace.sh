@@ -6,6 +6,7 @@
 # The data is made in a temporary folder (synthetic, as configs/quickstart.toml has it). Nothing else may use the machine
 # meanwhile. A step's time is the median over those of a run but for the first ten; the last line compares the medians of all rounds.
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 cd "$(dirname "$0")/.."
 
 shoal=${SHOAL:-build/release/shoal} config=${CONFIG:-configs/quickstart.toml} ranks=${RANKS:-2}

@@ -9,6 +9,7 @@
 # libtcmalloc-minimal4), with GPT-2's vocabulary as it is and rounded up to 64, and the fastest setting is kept for the
 # rounds. The table and every raw line go to OUT. Takes about an hour on two cores, which nothing else may use meanwhile.
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 cd "$(dirname "$0")/.."
 
 python=${PYTHON:-python3} build=${BUILD:-build/release} rounds=${ROUNDS:-5} steps=${STEPS:-8} threads=${THREADS:-2}

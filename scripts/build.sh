@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is needed and builds into build/release: scripts/build.sh [TARGET ...]; without targets, everything.
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 cd "$(dirname "$0")/.."
 scripts/install-deps.sh
 log=$(mktemp)

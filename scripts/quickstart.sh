@@ -2,6 +2,7 @@
 # The first run: installs what is needed, builds (2 to 5 minutes on two cores), writes a little corpus, trains for one to
 # three minutes, evaluates, and leaves a loss curve and samples in out/quickstart. A run that is there already is resumed.
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 cd "$(dirname "$0")/.."
 scripts/build.sh shoal
 

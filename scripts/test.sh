@@ -2,6 +2,7 @@
 # Installs what is needed, builds, and runs all tests, two more at a time than there are cores, since some mostly wait. Arguments go
 # to ctest, e.g. -R 'ops\.'.
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 cd "$(dirname "$0")/.."
 scripts/install-deps.sh tests
 scripts/build.sh

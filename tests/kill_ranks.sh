@@ -3,6 +3,7 @@
 # at a random moment, again and again, under `shoal launch --max-restarts`. Each time every checkpoint there is must be
 # whole, and each run must end with the bytes and the losses of an undisturbed one. 50 kills take two minutes or so.
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 shoal=$(realpath "${1:?usage: $0 SHOAL-BINARY [KILLS [SEED]]}")
 wanted=${2:-50}
 RANDOM=${3:-1}

@@ -8,6 +8,7 @@
 # is replaced by another. Code that needs a GPU is left out. Works in as many copies of the tree as there are cores, in DIR
 # (build/mutate), which the next time finds there. A fault takes about a minute of a core.
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 root=$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")
 usage() { sed -n '2s/^# //p' "$0" >&2; exit 2; }
 count='' again='' seed=1 all='' folder=$root/build/mutate

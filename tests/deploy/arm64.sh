@@ -2,6 +2,7 @@
 # Builds for arm64 on a fresh minimal Debian 12 of this processor, then runs the tests of ops and a first training run under
 # qemu's emulation: tests/deploy/arm64.sh [--keep FOLDER]. Needs root and debootstrap (fresh_debian.sh).
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 exec "$(dirname "${BASH_SOURCE[0]}")/fresh_debian.sh" "$@" bookworm '
   set -e -o pipefail
   scripts/install-deps.sh arm64

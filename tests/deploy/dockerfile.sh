@@ -7,6 +7,7 @@
 # STAGE (default: the last) is run after the stages that it copies from; then COMMAND in it (default: shoal doctor). It knows the
 # instructions that deploy/Dockerfile has, and images debian:SUITE-slim. Needs root and debootstrap (fresh_debian.sh).
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 keep=
 if [ "${1:-}" = --keep ]; then
   mkdir -p "${2:?}" && keep=$(realpath "$2") && shift 2

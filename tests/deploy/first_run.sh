@@ -2,6 +2,7 @@
 # The first run with an installed shoal, in a new folder: what the machine can do, a corpus, training, samples, a curve, and for
 # each MPI whose module and mpirun are there two ranks as processes: first_run.sh [section.key=value ...]
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"

@@ -10,6 +10,7 @@
 # Packages come from the host's mirror, through the host's apt settings and proxy variables. Needs root and the package
 # debootstrap; ends every process it started and removes all mounts, however it ends, since they are in namespaces of its own.
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 
 usage() {
   cat >&2 <<END

@@ -2,6 +2,7 @@
 # Installs a build into a new prefix and uses it from there: tests/deploy/install_test.sh BUILD-FOLDER. The program, its
 # modules, configs, pages and completion are found without the build's folder.
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 build=$(realpath "${1:?usage: $0 BUILD-FOLDER}")
 
 skip() { echo "SKIPPED: $*"; exit 77; }

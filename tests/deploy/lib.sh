@@ -4,6 +4,7 @@
 # system ends every process in them and takes links, addresses and mounts away: nothing can be left behind.
 
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 tests=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 shoal=$(realpath "${1:?usage: $0 SHOAL-BINARY}")
 shoal_pattern=$(sed 's/[][\.*^$+?(){}|]/\\&/g' <<<"$shoal")  # for pgrep

@@ -2,6 +2,7 @@
 # Trains some steps on emulated processors, older and newer than this one, and compares every bit with this processor's steps at
 # their level, if it has that; for AVX-512 the tests of ops run first. other_processors.sh BUILD-FOLDER. Needs qemu-user.
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 build=$(realpath "${1:?usage: $0 BUILD-FOLDER}")
 config=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../../configs/quickstart.toml")
 folder=$(mktemp -d)

@@ -2,6 +2,7 @@
 # Builds the Debian packages on a fresh minimal Debian, installs them on another, where nothing was built, and makes the first
 # run there with the installed program: tests/deploy/package.sh bookworm|trixie. Needs root and debootstrap (fresh_debian.sh).
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 suite=${1:?usage: $0 bookworm|trixie}
 fresh=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/fresh_debian.sh
 folder=$(mktemp -d /var/tmp/shoal-package-XXXXXX)

@@ -6,6 +6,7 @@
 # build/ecosystem/NAME.txt; bench/results/ecosystem_NAME.txt is kept from such a run. $SHOAL is the program
 # (build/release/shoal), $SHOAL_DATA_DIR has the texts that tokenizer_training learns from.
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 cd "$(dirname "$0")/../.."
 shoal=$(realpath "${SHOAL:-build/release/shoal}")
 [ -x "$shoal" ] || { echo "tests/ecosystem/run.sh: there is no $shoal; build it, or set SHOAL" >&2; exit 2; }

@@ -3,6 +3,7 @@
 # Needs clang++ with libFuzzer (Debian: clang, libomp-dev). What is found is in build/fuzz/corpus/NAME, a crash in
 # build/fuzz/crashes (and the script exits non-zero); `build/fuzz/tests/fuzz/fuzz_NAME FILE` repeats it.
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 cd "$(dirname "$0")/../.."
 
 seconds=${1:-30}

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <regex>
 #include <string>
 
 namespace {
@@ -72,6 +73,27 @@ TEST_F(Scripts, FindPackagesOnHold) {
   EXPECT_EQ(output(), "");
   add_program("dpkg-query", "printf 'deinstall ok config-files'");
   EXPECT_NE(run(quoted("scripts/install-deps.sh")), 0);
+}
+
+// A relative path that begins with neither . nor / is looked up in CDPATH first.
+TEST_F(Scripts, LeaveCdpathAside) {
+  static const std::regex kCd(R"((^|[\n (;])cd [^0-9])");
+  int found = 0;
+  for (const char* folder : {"scripts", "bench", "tests", "deploy"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(kSources / folder)) {
+      if (entry.path().extension() != ".sh") continue;
+      const auto text = text_of(entry.path());
+      const bool has_library = text.find("/lib.sh\"\n") != std::string::npos;  // which unsets it
+      std::smatch cd;
+      if (!std::regex_search(text, cd, kCd)) continue;
+      ++found;
+      const auto unset = text.find("\nunset CDPATH");
+      EXPECT_TRUE(unset < static_cast<std::size_t>(cd.position()) ||
+                  (has_library && text.find("cd \"$(dirname") == std::string::npos))
+          << entry.path() << " needs `unset CDPATH` before cd";
+    }
+  }
+  EXPECT_GT(found, 20);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #   tests/parity/same_bits.sh build/release/shoal >before.txt     # 20 s on two cores
 #   tests/parity/same_bits.sh build/release/shoal | diff before.txt -
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 shoal=$(realpath "${1:?usage: $0 PROGRAM}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

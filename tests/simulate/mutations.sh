@@ -3,6 +3,7 @@
 # [ONLY=REGEX] tests/simulate/mutations.sh [SEEDS [FOLDER]]. Exits 0 when each, or each whose name matches, is found within so many
 # seeds (1000). The copy and its build stay in FOLDER (build/mutations), for the next time.
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 root=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
 seeds=${1:-1000}
 copy=$(realpath -m "${2:-$root/build/mutations}")

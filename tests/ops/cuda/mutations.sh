@@ -4,6 +4,7 @@
 # of each whether the tests find it in one order of threads and without a search for races. The copy and its build stay in FOLDER
 # (build/cuda-mutations), for the next time. Needs nvcc.
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 root=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../../..")
 copy=$(realpath -m "${1:-$root/build/cuda-mutations}")
 
