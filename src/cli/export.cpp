@@ -13,6 +13,7 @@
 #include "cli/command.h"
 #include "config/pretrained.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "core/progress.h"
 #include "core/text.h"
 #include "data/bpe_tokenizer.h"
@@ -106,27 +107,6 @@ ExportSource open_source(const std::string& path) {
   if (source.tokenizer) source.what.end_of_text = source.tokenizer->end_of_text();
   return source;
 }
-
-// A file that is written beside its place and renamed when it is complete.
-class StagedFile {
- public:
-  explicit StagedFile(const fs::path& out) : out_(out), staging_(out.string() + ".partial") {
-    std::error_code error;
-    if (out.has_parent_path()) fs::create_directories(out.parent_path(), error);
-    if (error) fail_user("{} cannot be created: {}", out.parent_path().string(), error.message());
-  }
-  ~StagedFile() {
-    std::error_code ignored;
-    fs::remove(staging_, ignored);
-  }
-  StagedFile(const StagedFile&) = delete;
-
-  const fs::path& path() const { return staging_; }
-  void commit() { fs::rename(staging_, out_); }
-
- private:
-  fs::path out_, staging_;
-};
 
 void require_new_file(const fs::path& out, std::string_view format) {
   std::error_code ignored;
@@ -233,6 +213,9 @@ void run_export(const ExportOptions& options) {
     print_tokenizer(source.tokenizer.get(), tokenizer);
     return;
   }
+  std::error_code error;
+  if (out.has_parent_path()) fs::create_directories(out.parent_path(), error);
+  if (error) fail_user("{} cannot be created: {}", out.parent_path().string(), error.message());
   StagedFile staged(out);
   write(format, source, staged.path());
   staged.commit();

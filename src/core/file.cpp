@@ -22,9 +22,15 @@ namespace {
 
 std::string reason() { return std::generic_category().message(errno); }
 
-// The hidden name under which a file's successor is made.
-fs::path partial_beside(const fs::path& path) {
-  return path.parent_path() / ("." + path.filename().string() + ".partial");
+// The hidden name under which a file's successor is made. `before` distinguishes attempts.
+fs::path partial_beside(const fs::path& path, std::string_view before = "") {
+  return path.parent_path() / fmt::format(".{}{}.partial", path.filename().string(), before);
+}
+
+fs::path without_links(const fs::path& path) {
+  std::error_code error;
+  auto target = fs::weakly_canonical(path, error);
+  return error ? path : target;
 }
 
 void try_to_sync(const fs::path& path) {
@@ -97,17 +103,33 @@ void write_text(const fs::path& path, std::string_view text) {
   sync_file(file, path);
 }
 
-void replace_text(const fs::path& path, std::string_view text) {
-  const auto beside = partial_beside(path);
-  std::error_code error, ignored;
-  try {
-    write_text(beside, text);
-  } catch (const UserError&) {
-    fs::remove(beside, ignored);
-    throw;
+StagedFile::StagedFile(fs::path path) : path_(std::move(path)), target_(without_links(path_)) {
+  for (int attempt = 0; !file_; ++attempt) {
+    staging_ = partial_beside(target_, fmt::format(".{}", attempt));
+    file_ = FileDescriptor(::open(staging_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (!file_ && errno != EEXIST) fail_user("cannot create {}: {}", path_.string(), reason());
   }
-  fs::rename(beside, path, error);
-  if (error) fail_user("cannot write {}: {}", path.string(), error.message());
+}
+
+StagedFile::~StagedFile() {
+  std::error_code ignored;
+  if (!staging_.empty()) fs::remove(staging_, ignored);
+}
+
+void StagedFile::write(std::string_view text) { write_all(file_, std::as_bytes(std::span(text)), path_); }
+
+void StagedFile::commit() {
+  sync_file(file_, path_);
+  std::error_code error;
+  fs::rename(staging_, target_, error);
+  if (error) fail_user("cannot write {}: {}", path_.string(), error.message());
+  staging_.clear();
+}
+
+void replace_text(const fs::path& path, std::string_view text) {
+  StagedFile file(path);
+  file.write(text);
+  file.commit();
 }
 
 bool overwrite_text(const fs::path& path, std::string_view text) {

@@ -72,7 +72,26 @@ std::string read_rest(std::ifstream& stream, const std::filesystem::path& path);
 // Creates or replaces a file and returns when it is on the disk. Throws UserError, with the system's reason.
 void write_text(const std::filesystem::path& path, std::string_view text);
 
-// The same, beside the old file, which it replaces in one step: a reader has the old text or the new one.
+// A file that is written beside its place, under a name that no other process uses, and renamed when it is
+// complete. Until then the old file of its name, if any, stays as it is; behind a link, the file that it
+// leads to is replaced. Throws UserError, with the system's reason.
+class StagedFile {
+ public:
+  explicit StagedFile(std::filesystem::path path);
+  ~StagedFile();  // removes a file that was not committed
+  StagedFile(const StagedFile&) = delete;
+  StagedFile& operator=(const StagedFile&) = delete;
+
+  const std::filesystem::path& path() const { return staging_; }  // the file to write
+  void write(std::string_view text);
+  void commit();  // returns when the file is on the disk and has its name
+
+ private:
+  std::filesystem::path path_, target_, staging_;
+  FileDescriptor file_;
+};
+
+// Writes a text as a staged file: a reader has the old text or the new one.
 void replace_text(const std::filesystem::path& path, std::string_view text);
 
 // Writes text over that of a file if the blocks of the file have room for it, for a disk that is full.

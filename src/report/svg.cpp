@@ -41,7 +41,7 @@ void require_svg(const std::filesystem::path& output) {
 }
 
 void write_svg(const std::filesystem::path& output, const std::string& svg) {
-  write_text(output, svg);
+  replace_text(output, svg);
   fmt::print("wrote {} ({}); open it in a browser\n", output.string(),
              format_bytes(static_cast<double>(svg.size())));
 }

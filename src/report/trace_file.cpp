@@ -1,7 +1,5 @@
 #include "report/trace_file.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -81,11 +79,12 @@ class Lines {
   std::string text_;
 };
 
-std::filesystem::path part_of(const std::filesystem::path& path) {
-  if (std::filesystem::is_directory(path) || !path.has_filename()) {
+const std::filesystem::path& require_no_folder(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored) || !path.has_filename()) {
     fail_user("--trace {}: that is a folder; give the name of a file", path.string());
   }
-  return path.string() + ".part";
+  return path;
 }
 
 }  // namespace
@@ -128,30 +127,18 @@ std::string trace_lines(const TracedRank& rank, const std::vector<Event>& events
   return std::move(lines).text();
 }
 
-TraceFile::TraceFile(std::filesystem::path path)
-    : path_(std::move(path)),
-      part_(part_of(path_)),
-      file_(open_file(part_, O_WRONLY | O_CREAT | O_TRUNC, "create")) {
-  write("{\"traceEvents\":[\n");
-}
-
-TraceFile::~TraceFile() {
-  std::error_code ignored;
-  std::filesystem::remove(part_, ignored);
+TraceFile::TraceFile(std::filesystem::path path) : path_(std::move(path)), file_(require_no_folder(path_)) {
+  file_.write("{\"traceEvents\":[\n");
 }
 
 void TraceFile::add(std::string_view lines) {
-  if (!std::exchange(empty_, false)) write(",\n");
-  write(lines);
+  if (!std::exchange(empty_, false)) file_.write(",\n");
+  file_.write(lines);
 }
 
 void TraceFile::finish(std::string_view facts) {
-  write(fmt::format("\n],\n\"displayTimeUnit\":\"ms\",\"otherData\":{}}}\n", facts));
-  sync_file(file_, part_);
-  file_ = FileDescriptor();
-  std::filesystem::rename(part_, path_);
+  file_.write(fmt::format("\n],\n\"displayTimeUnit\":\"ms\",\"otherData\":{}}}\n", facts));
+  file_.commit();
 }
-
-void TraceFile::write(std::string_view text) { write_all(file_, std::as_bytes(std::span(text)), part_); }
 
 }  // namespace shoal

@@ -24,14 +24,11 @@ struct TracedRank {
 std::string trace_lines(const TracedRank& rank, const std::vector<trace::Event>& events,
                         const std::function<double(double time)>& seconds);
 
-// A trace file, written under a temporary name and renamed when it is finished. Throws UserError when it
-// cannot be written; the constructor already does so where the folder is missing or write-protected.
+// A trace file, which has its name once it is finished. Throws UserError when it cannot be written; the
+// constructor already does so where the folder is missing or write-protected.
 class TraceFile {
  public:
   explicit TraceFile(std::filesystem::path path);
-  ~TraceFile();  // removes an unfinished file
-  TraceFile(const TraceFile&) = delete;
-  TraceFile& operator=(const TraceFile&) = delete;
 
   void add(std::string_view lines);
   // `facts`: a JSON object about the whole trace.
@@ -39,10 +36,8 @@ class TraceFile {
   const std::filesystem::path& path() const { return path_; }
 
  private:
-  void write(std::string_view text);
-
-  std::filesystem::path path_, part_;
-  FileDescriptor file_;
+  std::filesystem::path path_;
+  StagedFile file_;
   bool empty_ = true;
 };
 

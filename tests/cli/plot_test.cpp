@@ -1,3 +1,4 @@
+#include "checkpoint/file_size_limit.h"
 #include "cli/run.h"
 
 namespace shoal::test {
@@ -56,6 +57,19 @@ TEST(Plot, RefusesWhatIsNotThereEmptyOrDamaged) {
   expect_user_error(plot("good", "no/where/x.svg"),
                     "cannot create no/where/x.svg: No such file or directory");
   EXPECT_FALSE(fs::exists(dir / "x.svg"));
+}
+
+TEST(Plot, KeepsTheOldPictureOnAFullDisk) {
+  TempDir dir;
+  write_file(dir / "good/metrics.jsonl", kMetrics);
+  write_file(dir / "x.svg", "old");
+  const auto result = [&] {
+    const FileSizeLimit full(100);
+    return run({"plot", "good", "-o", "x.svg"}, dir.path());
+  }();
+  EXPECT_EQ(result.code, 2);
+  EXPECT_EQ(read_file(dir / "x.svg"), "old");
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir.path()), {}), 2);
 }
 
 }  // namespace

@@ -187,7 +187,7 @@ TEST_F(Traces, OfFourRanksAreWhole) {
   expect_good(trace, 4, 2, 11);
   // Evaluations follow steps 10 and 20; only the first is within the trace.
   EXPECT_EQ(trace.of(0, "evaluation").size(), 1u);
-  EXPECT_FALSE(fs::exists(file("trace.json.part")));
+  EXPECT_FALSE(fs::exists(file(".trace.json.0.partial")));
 }
 
 TEST_F(Traces, OfOneRankHaveNoCollectives) {
@@ -205,7 +205,7 @@ TEST_F(Traces, OfARunThatIsShorterEndWithIt) {
   EXPECT_EQ(result.code, 0);
   EXPECT_THAT(result.err, HasSubstr("no trace was written"));
   EXPECT_FALSE(fs::exists(file("none.json")));
-  EXPECT_FALSE(fs::exists(file("none.json.part")));
+  EXPECT_FALSE(fs::exists(file(".none.json.0.partial")));
 }
 
 TEST_F(Traces, DoNotChangeTheRun) {

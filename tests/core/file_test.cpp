@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
-
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cerrno>
 #include <filesystem>
@@ -49,6 +49,51 @@ TEST_F(Files, AreReplacedInOneStep) {
   EXPECT_EQ(byte, 'o');
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);  // nothing is left beside it
   EXPECT_THROW(replace_text(folder_ / "no/where", "text"), UserError);
+}
+
+TEST_F(Files, AreStagedUnderNamesOfTheirOwn) {
+  const auto path = folder_ / "model";
+  for (const char* other : {"model.partial", ".model.partial", ".model.0.partial"})
+    write_text(folder_ / other, "a user's");
+  {
+    StagedFile one(path), other(path);
+    EXPECT_NE(one.path(), other.path());
+    write_text(one.path(), "one");
+    other.write("other");
+    one.commit();
+    EXPECT_EQ(read_text(path, 100), "one");
+    other.commit();
+    EXPECT_EQ(read_text(path, 100), "other");
+    StagedFile unfinished(path);
+    unfinished.write("half");
+  }
+  EXPECT_EQ(read_text(path, 100), "other");
+  for (const char* other : {"model.partial", ".model.partial", ".model.0.partial"})
+    EXPECT_EQ(read_text(folder_ / other, 100), "a user's");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 4);
+}
+
+TEST_F(Files, AreStagedWithTheModeOfAnyNewFile) {
+  const auto mask = ::umask(0027);
+  replace_text(folder_ / "text", "");
+  ::umask(mask);
+  EXPECT_EQ(fs::status(folder_ / "text").permissions(), fs::perms{0640});
+}
+
+TEST_F(Files, AreReplacedBehindALink) {
+  fs::create_directories(folder_ / "pictures");
+  fs::create_symlink("pictures/one", folder_ / "link");
+  write_text(folder_ / "pictures/one", "old");
+  replace_text(folder_ / "link", "new");
+  EXPECT_EQ(fs::read_symlink(folder_ / "link"), "pictures/one");
+  EXPECT_EQ(read_text(folder_ / "pictures/one", 100), "new");
+}
+
+TEST_F(Files, ThatCannotGetTheirNameLeaveNothing) {
+  fs::create_directories(folder_ / "page");
+  EXPECT_THAT([&] { replace_text(folder_ / "page", "text"); },
+              ThrowsMessage<UserError>(HasSubstr("page: Is a directory")));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
 }
 
 // The blocks that a file has are there on a full disk, too.
