@@ -132,7 +132,7 @@ void add_local_size(CLI::App& command, TopologyOptions& options) {
   command
       .add_option("--local-size", options.local_size,
                   "Workers on a node; by default 1, for alternating-exp-ring 8, 4 or 2")
-      ->check(takes_integer(1))
+      ->check(takes_integer(1, 1 << 20))
       ->option_text("L");
 }
 

@@ -90,11 +90,17 @@ void print_size_table(const ConfigOptions& options, int ranks, const std::string
   const auto source = resolve_vocabulary(config);
   config.parallel.data = 0;
   // The batch is raised so that every rank has work.
-  const int least = ranks * std::max(config.train.micro_batch, 1);
-  config.train.global_batch = std::max(config.train.global_batch, least);
+  const auto least = std::int64_t{ranks} * std::max(config.train.micro_batch, 1);
+  auto batch = std::max(std::int64_t{config.train.global_batch}, least);
   // All workers must have equally many micro-batches.
-  if (config.parallel.engine == EngineKind::gossip)
-    config.train.global_batch = (config.train.global_batch + least - 1) / least * least;
+  if (config.parallel.engine == EngineKind::gossip) batch = (batch + least - 1) / least * least;
+  if (batch > kMostInt) {
+    fail_user(
+        "{} ranks with micro-batches of {} have a batch of {}, which exceeds {}; lower --ranks or "
+        "train.micro_batch",
+        with_commas(ranks), with_commas(config.train.micro_batch), with_commas(batch), with_commas(kMostInt));
+  }
+  config.train.global_batch = static_cast<int>(batch);
   resolve_layout(config, ranks);
   std::vector<RunPlan> plans;
   for (const auto& size : sizes) {

@@ -107,6 +107,8 @@ TEST_F(Gossip, RefusesWhatHasNoMeaning) {
   expect_user_error(gossip({"topology", "ring", "--workers", "5"}), "4 or 6 workers would do");
   expect_user_error(gossip({"topology", "rign", "--workers", "4"}), "did you mean ring?");
   expect_user_error(gossip({"topology", "alternating-exp-ring", "--workers", "7"}), "on a node");
+  expect_user_error(gossip({"topology", "exp", "--workers", "8", "--local-size", "2147483647"}),
+                    "--local-size", "at most 1048576");
   const auto simulate = [&](std::vector<std::string> more) {
     more.insert(more.begin(), {"simulate", "--workers", "4", "--topology", "exp"});
     return gossip(more);

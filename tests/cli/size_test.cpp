@@ -355,6 +355,14 @@ TEST(SizeTable, TakesAConfigOrSettings) {
   expect_user_error(run({"size"}), "--table");
 }
 
+TEST(SizeTable, RefusesABatchThatIsNoInteger) {
+  for (const std::string engine : {"gossip", "allreduce"}) {
+    expect_user_error(run({"size", "--table", "--ranks", "1048576", "train.micro_batch=4096",
+                           "train.global_batch=4096", "parallel.engine=" + engine}),
+                      "a batch of 4,294,967,296", "lower --ranks or train.micro_batch");
+  }
+}
+
 TEST(DryRun, SaysWhatAThousandRanksWouldSendBeforeAnyDataIsThere) {
   TempDir folder;
   write_file(folder / "gpt2.toml", kSizedConfig);
