@@ -1,6 +1,7 @@
 // The program: reads the command line, runs one subcommand, and turns failures into messages and exit codes.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -11,6 +12,7 @@
 #include <system_error>
 #include <vector>
 
+#include "cli/arguments.h"
 #include "cli/command.h"
 #include "cli/command_table.h"
 #include "cli/complete.h"
@@ -53,22 +55,6 @@ void add_commands(CLI::App& app) {
   add_doctor(app);
   add_man(app);
   add_completion(app);
-}
-
-// Prepares the arguments for CLI11, which takes them in reverse. Turns `--section.key=value` into
-// `section.key=value`, and `help COMMAND` into `COMMAND --help`.
-std::vector<std::string> reversed_arguments(int argc, char** argv) {
-  std::vector<std::string> arguments;
-  const bool help = argc > 1 && std::string_view(argv[1]) == "help";
-  if (help) arguments.emplace_back("--help");
-  for (int i = argc - 1; i > (help ? 1 : 0); --i) {
-    std::string argument = argv[i];
-    const auto equals = argument.find('=');
-    const bool setting =
-        argument.starts_with("--") && equals != std::string::npos && argument.find('.') < equals;
-    arguments.push_back(setting ? argument.substr(2) : argument);
-  }
-  return arguments;
 }
 
 const CLI::App& chosen(const CLI::App& app) {
@@ -142,7 +128,7 @@ int parse_error(const CLI::App& app, const CLI::ParseError& error) {
   if (const auto example = example_of(chosen(app)); missing && !example.empty()) {
     message += fmt::format(", e.g. {}", example);
   }
-  print_error(fmt::format("{} (see {} --help)", message, full_name(chosen(app))));
+  print_error(plain_text(fmt::format("{} (see {} --help)", message, full_name(chosen(app)))));
   return kUserError;
 }
 
@@ -160,13 +146,14 @@ int run(int argc, char** argv) {
       "  shoal plot runs/quickstart -o quickstart.svg\n\nThen a text of your own: configs/own-text.toml.");
   app.require_subcommand(0, 1);  // so that `config --explain eval` has an argument, not a second command
   add_commands(app);
+  keep_brackets(app);
   if (argc > 1 && std::string_view(argv[1]) == kCompleteWord) {
     fmt::print("{}", completion_lines(complete(command_table(app), {argv + 2, argv + argc})));
     return kDone;
   }
   if (detect_launcher().rank == 0) set_stop_message("stopped");
   try {
-    app.parse(reversed_arguments(argc, argv));
+    app.parse(reversed_arguments(app, {argv + std::min(1, argc), argv + argc}));
   } catch (const CLI::Success& wish) {  // --help, --version
     return app.exit(wish);
   } catch (const CLI::RuntimeError& ended) {  // a command that has printed its result

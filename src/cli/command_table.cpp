@@ -62,6 +62,17 @@ CommandTable command_table(const CLI::App& command) {
   return table;
 }
 
+const CommandTable* find_command(const CommandTable& above, const std::string& name) {
+  const auto found = std::ranges::find(above.commands, name, &CommandTable::name);
+  return found == above.commands.end() ? nullptr : &*found;
+}
+
+const OptionRow* find_option(const CommandTable& command, const std::string& name) {
+  const auto found = std::ranges::find_if(
+      command.options, [&](const OptionRow& option) { return std::ranges::count(option.names, name) > 0; });
+  return found == command.options.end() ? nullptr : &*found;
+}
+
 std::string full_name(const CLI::App& command) {
   return command.get_parent() ? full_name(*command.get_parent()) + " " + command.get_name()
                               : command.get_name();

@@ -29,6 +29,10 @@ struct CommandTable {
 // The table of a command and of all commands below it.
 CommandTable command_table(const CLI::App& command);
 
+// The command below `above`, or the command's option, of this name ("--output"); nullptr if there is none.
+const CommandTable* find_command(const CommandTable& above, const std::string& name);
+const OptionRow* find_option(const CommandTable& command, const std::string& name);
+
 // The command's names from the program on: "shoal checkpoint list".
 std::string full_name(const CLI::App& command);
 

@@ -15,17 +15,6 @@ namespace {
 constexpr std::string_view kSetting = "section.key=value";
 constexpr std::string_view kCommandAfter = "-- ";  // an argument that is a command line of its own
 
-const CommandTable* find_command(const CommandTable& above, const std::string& name) {
-  const auto found = std::ranges::find(above.commands, name, &CommandTable::name);
-  return found == above.commands.end() ? nullptr : &*found;
-}
-
-const OptionRow* find_option(const CommandTable& command, const std::string& name) {
-  const auto found = std::ranges::find_if(
-      command.options, [&](const OptionRow& option) { return std::ranges::count(option.names, name) > 0; });
-  return found == command.options.end() ? nullptr : &*found;
-}
-
 bool mentions(const OptionRow& argument, std::string_view word) {
   return argument.value.find(word) != std::string::npos;
 }

@@ -237,7 +237,8 @@ void add_sample(CLI::App& app) {
   command->add_option("--stop", options->stops, "Stop before this text; may be given several times")
       ->option_text("TEXT")
       ->take_all()
-      ->expected(1);
+      ->expected(1)
+      ->allow_extra_args(false);  // the next word may be a setting
   auto* beams =
       command
           ->add_option(

@@ -60,6 +60,15 @@ TEST(Command, MistypedNamesGetASuggestion) {
   expect_user_error(run({"qqqqqqq"}), "unknown command 'qqqqqqq'", "known: ");
 }
 
+TEST(Command, ValuesStayAsTheyAre) {
+  expect_user_error(run({"prepare", "text", "[x,y]", "--out", "none"}), "[x,y]: ");
+  expect_user_error(run({"launch", "-n", "2", "--", "train", "[a,b]"}), "cannot read the config [a,b]");
+  expect_user_error(run({"[a,b]"}), "unknown command '[a,b]'");
+  expect_user_error(run({"config", "--expl]"}), "unknown option '--expl]'");
+  expect_user_error(run({"sample", "--checkpoint", "--a.b=c"}), "no checkpoint at --a.b=c");
+  expect_user_error(run({"config", "--dump", "--a.b=[c]"}), "--a.b=[c]");
+}
+
 TEST(Command, HelpIsACommandToo) {
   EXPECT_EQ(run({"help"}).out, run({"--help"}).out);
   EXPECT_EQ(run({"help", "train"}).out, run({"train", "--help"}).out);

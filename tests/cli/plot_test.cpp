@@ -30,6 +30,14 @@ TEST(Plot, DrawsSeveralRunsIncludingOneThatIsBeingWritten) {
   EXPECT_THAT(svg, testing::Not(HasSubstr("nan")));
 }
 
+TEST(Plot, ARunsNameMayHaveBrackets) {
+  TempDir dir;
+  write_file(dir / "[one,two]/metrics.jsonl", kMetrics);
+  const auto result = run({"plot", "[one,two]", "--output=[x].svg"}, dir.path());
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(read_file(dir / "[x].svg"), HasSubstr(">[one,two]<"));
+}
+
 TEST(Plot, RunsOfOneNameAreToldApartByPath) {
   TempDir dir;
   write_file(dir / "one/x/metrics.jsonl", kMetrics);

@@ -288,6 +288,9 @@ TEST_F(Sample, EndsBeforeTheStopString) {
   auto expected = whole.substr(0, whole.find(stop, 4));
   if (!expected.ends_with('\n')) expected += '\n';
   EXPECT_EQ(text({"--prompt", "the ", "--max-tokens", "60", "--stop", stop}), expected);
+  EXPECT_EQ(text({"--prompt", "the ", "--max-tokens", "60", "--stop", stop, "run.seed=1"}), expected);
+  for (const std::string& option : {"--stop=[" + stop + "]", "--stop=[" + stop + ",e]"})
+    EXPECT_EQ(text({"--prompt", "the ", "--max-tokens", "60", option}), whole);
 }
 
 TEST_F(Sample, APromptLongerThanTheBlockIsCutWithAWarning) {
