@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -181,6 +182,9 @@ int main(int argc, char** argv) {
     cli::print_error(error.what());
     return cli::kUserError;
   } catch (const StoppedByPeer&) {
+  } catch (const std::filesystem::filesystem_error& error) {  // a path that the user named
+    cli::print_error(fmt::format("{}: {}", error.path1().string(), error.code().message()));
+    return cli::kUserError;
   } catch (const std::system_error& error) {
     const bool output = std::ferror(stdout) != 0;
     cli::print_error(output ? "cannot write to standard output: " + error.code().message()

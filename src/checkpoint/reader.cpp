@@ -42,6 +42,7 @@ std::string describe_missing(const TensorSlice& target, const CopyPlan& plan) {
 fs::path find_checkpoint(const fs::path& where) {
   std::error_code error;
   if (!fs::exists(where, error)) {
+    if (error) fail_user("there is no checkpoint at {}: {}", where.string(), error.message());
     fail_user("there is no checkpoint at {}: it does not exist{}", where.string(),
               fs::is_symlink(where, error) ? " (a link whose target is gone)" : "");
   }

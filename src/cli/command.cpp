@@ -106,6 +106,7 @@ void add_config_options(CLI::App& command, ConfigOptions& options) {
 }
 
 void require_new_folder(const std::filesystem::path& out) {
+  if (out.empty()) fail_user("--out is empty; give the name of a new folder");
   std::error_code error;
   const bool exists = std::filesystem::exists(out, error);
   if (error) fail_user("{}: {}; choose another --out", out.string(), error.message());
@@ -114,6 +115,13 @@ void require_new_folder(const std::filesystem::path& out) {
     fail_user("{} is not a folder; choose another --out", out.string());
   if (std::filesystem::is_empty(out)) return;
   fail_user("{} is not empty; choose another --out, or remove it", out.string());
+}
+
+void require_new_file(std::string_view what, const std::filesystem::path& path) {
+  if (path.empty()) fail_user("{} is empty; give the name of a new file", what);
+  if (!path.has_filename()) fail_user("{} {} is a folder; give the name of a new file", what, path.string());
+  if (std::filesystem::exists(path))
+    fail_user("{} {} exists; give the name of a new file", what, path.string());
 }
 
 }  // namespace shoal::cli

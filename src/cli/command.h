@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -77,5 +78,7 @@ CLI::Validator takes_one_of(std::vector<std::string> words);
 
 // Throws UserError unless the folder of --out is absent or empty.
 void require_new_folder(const std::filesystem::path& out);
+// Throws UserError unless `path` names a file that is absent. `what` names the option in the error.
+void require_new_file(std::string_view what, const std::filesystem::path& path);
 
 }  // namespace shoal::cli

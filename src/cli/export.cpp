@@ -108,12 +108,6 @@ ExportSource open_source(const std::string& path) {
   return source;
 }
 
-void require_new_file(const fs::path& out, std::string_view format) {
-  std::error_code ignored;
-  if (!fs::exists(out, ignored)) return;
-  fail_user("{} exists; --format {} writes a file, and --out names a new one", out.string(), format);
-}
-
 void write(const ExportFormat& format, ExportSource& source, const fs::path& path) {
   Progress progress("exporting " + source.name, static_cast<double>(format.bytes(source.what)), "B");
   format.write(source.what, source.weights(), path,
@@ -195,7 +189,8 @@ void run_export(const ExportOptions& options) {
   if (options.dtype == "float16" && !format.has_float16) {
     fail_user("--format {} takes --dtype float32 or bfloat16", format.name);
   }
-  format.is_folder ? require_new_folder(out) : require_new_file(out, format.name);
+  format.is_folder ? require_new_folder(out)
+                   : require_new_file(fmt::format("--format {} writes a file, and --out", format.name), out);
   auto source = open_source(options.checkpoint);
   merge(options, source);
   if (format.needs_tied && !source.what.model.tied) {

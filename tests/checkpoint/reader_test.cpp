@@ -339,6 +339,14 @@ TEST(FindCheckpoint, ARunMayBeCalledLikeAStep) {
   EXPECT_EQ(find_checkpoint(runs / "step-law").filename(), "step-00000007");
 }
 
+TEST(FindCheckpoint, SaysWhyAPathCannotBeFollowed) {
+  const ScratchDir dir;
+  fs::create_symlink("loop", dir / "loop");
+  EXPECT_THAT(user_error([&] { find_checkpoint(dir / "loop"); }), HasSubstr("loop: Too many levels"));
+  EXPECT_THAT(user_error([&] { find_checkpoint(dir / std::string(300, 'x')); }),
+              HasSubstr("x: File name too long"));
+}
+
 TEST(FindCheckpoint, SaysWhatItLookedFor) {
   const ScratchDir scratch;
   EXPECT_THAT(user_error([&] { find_checkpoint(scratch.path()); }),

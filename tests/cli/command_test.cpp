@@ -60,6 +60,22 @@ TEST(Command, MistypedNamesGetASuggestion) {
   expect_user_error(run({"qqqqqqq"}), "unknown command 'qqqqqqq'", "known: ");
 }
 
+TEST(Command, APathThatCannotBeFollowedIsAUsersError) {
+  TempDir dir;
+  fs::create_symlink("loop", dir / "loop");
+  const std::string reason = "loop: Too many levels of symbolic links";
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"plot", "loop", "-o", "x.svg"},
+        {"report", "loop", "-o", "x.html"},
+        {"checkpoint", "list", "loop"},
+        {"checkpoint", "verify", "loop"},
+        {"export", "--checkpoint", "none", "--out", "loop"},
+        {"prepare", "synthetic", "--out", "loop"},
+        {"sample", "--checkpoint", "none", "--prompt-file", "loop"}})
+    expect_user_error(run(command, dir.path()), reason);
+  expect_user_error(run({"plot", std::string(300, 'x'), "-o", "x.svg"}, dir.path()), "File name too long");
+}
+
 TEST(Command, ValuesStayAsTheyAre) {
   expect_user_error(run({"prepare", "text", "[x,y]", "--out", "none"}), "[x,y]: ");
   expect_user_error(run({"launch", "-n", "2", "--", "train", "[a,b]"}), "cannot read the config [a,b]");

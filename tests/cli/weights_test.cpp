@@ -82,6 +82,16 @@ TEST_F(WeightsFiles, ThereAndBackAgain) {
   EXPECT_TRUE(read_file(file("again.bin")) == read_file(file("gpt.bin")));
 }
 
+TEST_F(WeightsFiles, TheNameOfTheFileIsCheckedFirst) {
+  write_file(file("there"), "");
+  fs::create_symlink("loop", file("loop"));
+  expect_user_error(export_to("", "llmc", "none"), "--out is empty");
+  expect_user_error(export_to("new/", "llmc", "none"), "--out new/ is a folder");
+  expect_user_error(export_to("there", "llmc", "none"), "--out there exists");
+  expect_user_error(export_to("", "hf", "none"), "--out is empty");
+  expect_user_error(export_to("loop", "llmc", "none"), "loop: Too many levels of symbolic links");
+}
+
 TEST_F(WeightsFiles, HalfOfTheBitsTakeHalfOfTheSpace) {
   train_well({"model.bias=false", "train.steps=1"});
   for (const auto& [format, inner] : {std::pair("hf", "/model.safetensors"), {"nanogpt-safetensors", ""}}) {
