@@ -10,6 +10,7 @@
 #include "cli/command_table.h"
 #include "core/error.h"
 #include "core/terminal.h"
+#include "core/text.h"
 #include "core/wrap.h"
 #include "launch/ranks.h"
 
@@ -103,6 +104,13 @@ void add_config_options(CLI::App& command, ConfigOptions& options) {
       ->required()
       ->option_text("CONFIG.toml");
   add_settings(command, options.settings);
+}
+
+Config ConfigOptions::load() const {
+  std::error_code ignored;
+  if (file.find('=') != std::string::npos && !std::filesystem::exists(file, ignored))
+    fail_user("'{}' is a setting; the config comes first: CONFIG.toml {}", file, shell_word(file));
+  return load_config(file, settings);
 }
 
 void require_new_folder(const std::filesystem::path& out) {

@@ -58,7 +58,7 @@ void use_help_formatter(CLI::App& app);
 struct ConfigOptions {
   std::string file;
   std::vector<std::string> settings;
-  Config load() const { return load_config(file, settings); }
+  Config load() const;
 };
 void add_config_options(CLI::App& command, ConfigOptions& options);
 

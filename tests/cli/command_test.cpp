@@ -76,6 +76,11 @@ TEST(Command, APathThatCannotBeFollowedIsAUsersError) {
   expect_user_error(run({"plot", std::string(300, 'x'), "-o", "x.svg"}, dir.path()), "File name too long");
 }
 
+TEST(Command, TheConfigComesFirst) {
+  expect_user_error(run({"train", "--optim.lr=1e-3", "a.toml"}), "'optim.lr=1e-3' is a setting",
+                    "the config comes first");
+}
+
 TEST(Command, ValuesStayAsTheyAre) {
   expect_user_error(run({"prepare", "text", "[x,y]", "--out", "none"}), "[x,y]: ");
   expect_user_error(run({"launch", "-n", "2", "--", "train", "[a,b]"}), "cannot read the config [a,b]");
