@@ -92,7 +92,7 @@ void print(const EvalOptions& options, const Dataset& data, bool truncated, std:
   }
 }
 
-void write_items(const std::string& path, const Task& task, const TaskScore& score) {
+std::string items_text(const Task& task, const TaskScore& score) {
   std::string lines;
   for (std::size_t i = 0; i < task.items.size(); ++i) {
     const auto& item = score.items[i];
@@ -105,7 +105,7 @@ void write_items(const std::string& path, const Task& task, const TaskScore& sco
     line["logprobs"] = logprobs;
     lines += line.dump() + "\n";
   }
-  write_text(path, lines);
+  return lines;
 }
 
 // Standard errors are those of a mean of zeros and ones.
@@ -127,7 +127,13 @@ void print_task(const EvalOptions& options, const Task& task, std::int64_t step,
 void evaluate_task(const EvalOptions& options, const Config& given, World& world) {
   require_agreement(world.ranks, facts_of(given));
   Task task;
-  all_or_none(world.ranks, [&] { task = read_task(options.task); });
+  std::optional<StagedFile> items;
+  all_or_none(world.ranks, [&] {
+    task = read_task(options.task);
+    if (options.items.empty() || world.ranks.rank() != 0) return;
+    require_new_file("--items", options.items);
+    items.emplace(options.items);
+  });
   const auto checkpoint = find_checkpoint(options.checkpoint, world.ranks);
   const auto loaded = load_model(checkpoint, given, world.ranks, backend_options(given, world),
                                  Runtime::Use::evaluation, [&](RunPlan& plan, const Tokenizer* tokenizer) {
@@ -145,8 +151,10 @@ void evaluate_task(const EvalOptions& options, const Config& given, World& world
   const auto score = score_task(evaluator, task, *loaded.tokenizer, show_on(progress));
   progress.finish();
   if (world.ranks.rank() != 0) return;
-  if (!options.items.empty()) write_items(options.items, task, *score);
   print_task(options, task, loaded.step, *score);
+  if (!items) return;
+  items->write(items_text(task, *score));
+  items->commit();
 }
 
 void evaluate(const EvalOptions& options, const Config& config, World& world) {

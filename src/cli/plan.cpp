@@ -16,6 +16,7 @@
 #include "cli/sizes.h"
 #include "config/memory.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "report/metrics.h"
@@ -189,9 +190,14 @@ void plan(const PlanOptions& options, Config config, const Job& job) {
   const auto result = search_plans(config, job.ranks, *machine);
   if (!options.json || !options.svg.empty()) require_plan(result, job.ranks);
   if (log::thread_muted()) return;
-  if (!options.svg.empty()) write_svg(options.svg, timeline_svg(result.plans.front()));
-  if (options.json) return print_json(options, result, *machine, job.ranks);
-  print_result(options, result, *machine, job, config, source);
+  if (options.json) {
+    print_json(options, result, *machine, job.ranks);
+  } else {
+    print_result(options, result, *machine, job, config, source);
+  }
+  if (options.svg.empty()) return;
+  const auto picture = timeline_svg(result.plans.front());
+  options.json ? replace_text(options.svg, picture) : write_svg(options.svg, picture);
 }
 
 void run_plan(const PlanOptions& options) {

@@ -36,8 +36,11 @@ std::string svg_text(double x, double y, std::string_view attributes, std::strin
 }
 
 void require_svg(const std::filesystem::path& output) {
-  if (output.extension() == ".svg") return;
-  fail_user("{}: the picture is an SVG; name it {}.svg", output.string(), output.stem().string());
+  if (output.extension() != ".svg")
+    fail_user("{}: the picture is an SVG; name it {}.svg", output.string(), output.stem().string());
+  const auto folder = output.parent_path();
+  if (folder.empty() || std::filesystem::is_directory(folder)) return;
+  fail_user("cannot create {}: there is no folder {}", output.string(), folder.string());
 }
 
 void write_svg(const std::filesystem::path& output, const std::string& svg) {

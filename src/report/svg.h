@@ -27,7 +27,7 @@ std::string svg_escaped(std::string_view text);
 // A text element with `attributes` in XML and escaped `content`.
 std::string svg_text(double x, double y, std::string_view attributes, std::string_view content);
 
-// Throws UserError where `output` does not end in .svg.
+// Throws UserError where `output` does not end in .svg, or where its folder is missing.
 void require_svg(const std::filesystem::path& output);
 // Writes a picture and prints its path.
 void write_svg(const std::filesystem::path& output, const std::string& svg);

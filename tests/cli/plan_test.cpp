@@ -95,6 +95,19 @@ TEST_F(Planning, PrintsJson) {
   EXPECT_GT(json["plans"].size(), 5u);
 }
 
+TEST_F(Planning, DrawsTheFastestPlan) {
+  const std::vector<std::string> plan = {"plan",      "tiny.toml", "--ranks", "8",
+                                         "--cluster", cluster(),   "--svg",   "p.svg"};
+  EXPECT_THAT(shoal(plan).out, AllOf(HasSubstr("best: "), HasSubstr("wrote p.svg")));
+  auto json = plan;
+  json.emplace_back("--json");
+  EXPECT_TRUE(nlohmann::json::accept(shoal(json).out));
+  EXPECT_THAT(read_file(folder_ / "p.svg"), StartsWith("<svg "));
+  auto absent = plan;
+  absent.back() = "none/p.svg";
+  expect_user_error(shoal(absent), "cannot create none/p.svg: there is no folder none");
+}
+
 TEST_F(Planning, ARunPlansItselfAndKeepsItsPlan) {
   std::filesystem::create_directories(folder_ / "runs/tiny");
   write_file(folder_ / "runs/tiny/plan.toml", "");  // of a start that was killed while it wrote the file

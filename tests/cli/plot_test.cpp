@@ -63,7 +63,7 @@ TEST(Plot, RefusesWhatIsNotThereEmptyOrDamaged) {
   expect_user_error(plot("bare"), "no metrics.jsonl");
   expect_user_error(plot("good", "x.png"), "x.svg");
   expect_user_error(plot("good", "no/where/x.svg"),
-                    "cannot create no/where/x.svg: No such file or directory");
+                    "cannot create no/where/x.svg: there is no folder no/where");
   EXPECT_FALSE(fs::exists(dir / "x.svg"));
 }
 

@@ -1,4 +1,5 @@
 // Tasks scored by shoal eval, alike on any mesh.
+#include "checkpoint/file_size_limit.h"
 #include "cli/tiny_runs.h"
 
 namespace shoal::test {
@@ -22,6 +23,7 @@ class TaskRuns : public TinyRuns {
     write_file(file("words.jsonl"), "{\"text\":\"aaa aaa\"}\n{\"text\":\"the end\"}\n");
   }
   std::string score(const std::string& task, const Settings& settings = {}) const {
+    fs::remove(file("items.jsonl"));
     const auto result = shoal(
         with({"eval", "--checkpoint", "runs/tiny", "--task", task, "--items", "items.jsonl"}, settings));
     EXPECT_EQ(result.code, 0) << result.err;
@@ -35,6 +37,27 @@ TEST_F(TaskRuns, TheLikeliestChoiceIsCounted) {
   EXPECT_THAT(text, HasSubstr("by length"));
   EXPECT_THAT(text, HasSubstr(R"({"item":1,"answer":1,"choice":)"));
   EXPECT_THAT(score("words.jsonl"), HasSubstr("per last word"));
+}
+
+TEST_F(TaskRuns, TheFileOfItemsIsCheckedFirst) {
+  write_file(file("old.jsonl"), "old");
+  expect_user_error(
+      shoal({"eval", "--checkpoint", "runs/tiny", "--task", "words.jsonl", "--items", "old.jsonl"}),
+      "--items old.jsonl exists");
+  expect_user_error(
+      shoal({"eval", "--checkpoint", "runs/tiny", "--task", "words.jsonl", "--items", "none/x"}),
+      "cannot create none/x: No such file");
+  EXPECT_EQ(read_file(file("old.jsonl")), "old");
+}
+
+// The score is there even if the items cannot be written.
+TEST_F(TaskRuns, TheScoreIsPrintedBeforeTheItemsAreWritten) {
+  const FileSizeLimit full(150);
+  const auto result =
+      shoal({"eval", "--checkpoint", "runs/tiny", "--task", "choice.jsonl", "--items", "items.jsonl"});
+  EXPECT_EQ(result.code, 2) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("accuracy"));
+  EXPECT_FALSE(fs::exists(file("items.jsonl")));
 }
 
 TEST_F(TaskRuns, DoNotDependOnTheRanks) {
