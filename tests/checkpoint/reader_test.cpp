@@ -313,6 +313,18 @@ TEST_F(DamagedCheckpoint, ManifestsThatLieAreRefused) {
   EXPECT_THAT(with("/tensors", 3), HasSubstr("manifest.json"));
 }
 
+// As many runs of elements as the tensor has rows would take more memory than there is.
+TEST_F(DamagedCheckpoint, ATensorLargerThanItsFileIsRefused) {
+  const fs::path path = directory_ / "manifest.json";
+  auto bad = nlohmann::json::parse(slurp(path));
+  bad.erase("checksum");
+  bad["tensors"][0]["shape"] = {1ll << 31, 2};
+  bad["tensors"][0]["slices"] = {{{"file", 0}, {"offset", {0, 0}}, {"shape", {1ll << 31, 1}}}};
+  bad["checksum"] = fmt::format("{:016x}", checksum(bad.dump()));
+  spill(path, bad.dump());
+  EXPECT_THAT(verify_checkpoint(directory_), ElementsAre(HasSubstr("does not hold tensor")));
+}
+
 TEST(FindCheckpoint, AcceptsARunItsCheckpointsAndOneOfThem) {
   const ScratchDir run;
   const TestTensor a("a", DType::f32, {2}, 1);
