@@ -171,6 +171,9 @@ Manifest manifest_from(json& body, std::string_view text) {
   Manifest manifest;
   manifest.info = {whole_number(body.at("step")), body.at("shoal").get<std::string>(),
                    body.at("config").get<std::string>(), body.at("model"), body.at("state")};
+  for (const char* key : {"model", "state"}) {
+    if (!body.at(key).is_object()) fail_user("its \"{}\" is not a JSON object", key);
+  }
   std::set<std::string> names;
   for (const auto& file : body.at("files")) {
     manifest.files.push_back(file_from(file));

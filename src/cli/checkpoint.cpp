@@ -39,8 +39,8 @@ std::string value_text(const std::string& key, const nlohmann::json& value) {
   if (key == "tokenizer" && value.is_string()) {
     if (value.get_ref<const std::string&>().empty()) return "none";
     const auto tokenizer = nlohmann::json::parse(value.get_ref<const std::string&>(), nullptr, false);
-    if (tokenizer.is_object()) return tokenizer.value("name", "unknown");
-    return "unreadable";
+    const auto name = tokenizer.is_object() ? tokenizer.value("name", nlohmann::json()) : nlohmann::json();
+    return name.is_string() ? name.get<std::string>() : "unreadable";
   }
   if (value.is_array()) return fmt::format("{} values", value.size());
   if (value.is_number_integer()) return with_commas(value.get<std::int64_t>());

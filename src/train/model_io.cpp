@@ -38,6 +38,23 @@ T field(const json& object, const char* key, const CheckpointReader& checkpoint)
   }
 }
 
+// The same for a field that older versions did not write.
+template <typename T>
+T field_or(const json& object, const char* key, T otherwise, const CheckpointReader& checkpoint) {
+  return object.contains(key) ? field<T>(object, key, checkpoint) : otherwise;
+}
+
+// A size of the model.
+template <typename T>
+T size_field(const json& model, const char* key, const CheckpointReader& checkpoint) {
+  const auto size = field<T>(model, key, checkpoint);
+  if (size < 1) {
+    fail_user("{}: \"{}\" in its manifest is {}, and has to be at least 1", checkpoint.directory().string(),
+              key, size);
+  }
+  return size;
+}
+
 // The folder in which the program was started, read then: a save may find it gone.
 const std::string kStartedIn = [] {
   std::error_code gone;
@@ -82,8 +99,8 @@ CheckpointInfo make_checkpoint_info(const Config& config, const GptConfig& model
 
 TrainState train_state_of(const CheckpointReader& checkpoint) {
   const auto& saved = checkpoint.info().state;
-  const auto or_else = [&]<typename T>(const char* name, T otherwise) {
-    return saved.contains(name) ? field<T>(saved, name, checkpoint) : otherwise;
+  const auto or_else = [&](const char* name, auto otherwise) {
+    return field_or(saved, name, otherwise, checkpoint);
   };
   return {.step = checkpoint.info().step,
           .tokens = field<std::int64_t>(saved, "tokens", checkpoint),
@@ -103,21 +120,21 @@ Config config_of(const CheckpointReader& checkpoint) {
 GptConfig model_of(const CheckpointReader& checkpoint) {
   const auto& model = checkpoint.info().model;
   auto config = to_gpt_config(config_of(checkpoint));
-  config.n_layer = field<int>(model, "n_layer", checkpoint);
-  config.n_head = field<int>(model, "n_head", checkpoint);
-  config.n_embd = field<int>(model, "n_embd", checkpoint);
-  config.block_size = field<int>(model, "block_size", checkpoint);
-  config.vocab_size = field<std::int64_t>(model, "vocab_size", checkpoint);
+  config.n_layer = size_field<int>(model, "n_layer", checkpoint);
+  config.n_head = size_field<int>(model, "n_head", checkpoint);
+  config.n_embd = size_field<int>(model, "n_embd", checkpoint);
+  config.block_size = size_field<int>(model, "block_size", checkpoint);
+  config.vocab_size = size_field<std::int64_t>(model, "vocab_size", checkpoint);
   config.bias = field<bool>(model, "bias", checkpoint);
   config.gelu = field<std::string>(model, "gelu", checkpoint) == "tanh" ? Gelu::tanh : Gelu::erf;
-  config.tied = model.value("tie_embeddings", true);
+  config.tied = field_or(model, "tie_embeddings", true, checkpoint);
   return config;
 }
 
 std::unique_ptr<Tokenizer> tokenizer_of(const CheckpointReader& checkpoint) {
   const auto text = field<std::string>(checkpoint.info().state, "tokenizer", checkpoint);
   if (text.empty()) return nullptr;
-  return tokenizer_from_json(json::parse(text), checkpoint.directory());
+  return tokenizer_from_json(json::parse(text, nullptr, false), checkpoint.directory());
 }
 
 WorkerSource one_model_of(CheckpointReader& checkpoint) {
@@ -192,9 +209,11 @@ AdapterModel adapters_of(const GptConfig& model) {
 // if it still exists.
 static std::string data_dir_here(const CheckpointReader& checkpoint, const std::string& dir) {
   const auto& state = checkpoint.info().state;
-  const auto then = state.contains("started_in")
-                        ? (std::filesystem::path(state.value("started_in", "")) / dir).lexically_normal()
-                        : std::filesystem::path(state.value("data_dir", ""));  // of version 0.1
+  const auto path = [&](const char* key) {
+    return std::filesystem::path(field_or(state, key, std::string(), checkpoint));
+  };
+  const auto then = state.contains("started_in") ? (path("started_in") / dir).lexically_normal()
+                                                 : path("data_dir");  // of version 0.1
   std::error_code missing;
   const bool moved = !std::filesystem::is_directory(then, missing);
   return moved || std::filesystem::equivalent(then, dir, missing) ? dir : then.string();

@@ -295,6 +295,8 @@ TEST_F(DamagedCheckpoint, ManifestsThatLieAreRefused) {
   EXPECT_EQ(with("/step", 9), "");
   EXPECT_THAT(with("/format", 2), HasSubstr("format is 2"));
   EXPECT_THAT(with("/step", "x"), HasSubstr("whole number"));
+  EXPECT_THAT(with("/model", 3), HasSubstr("\"model\" is not a JSON object"));
+  EXPECT_THAT(with("/state", nullptr), HasSubstr("\"state\" is not a JSON object"));
   EXPECT_THAT(with("/files/0/name", "../x"), HasSubstr("\"../x\""));
   EXPECT_THAT(with("/files/0/name", "shard-00001-of-00002.safetensors"), HasSubstr("twice"));
   EXPECT_THAT(with("/files/0/bytes", -1), HasSubstr("impossible size"));
