@@ -60,7 +60,7 @@ void open_standard_streams() {
 bool try_lock(const FileDescriptor& file) { return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0; }
 
 MappedFile::MappedFile(fs::path path) : path_(std::move(path)) {
-  const FileDescriptor file = open_file(path_, O_RDONLY, "read");
+  const auto file = open_file(path_, O_RDONLY | O_NONBLOCK, "read");  // a pipe is refused, not waited for
   struct stat info {};
   if (::fstat(file.get(), &info) != 0) fail_user("cannot read {}: {}", path_.string(), reason());
   if (!S_ISREG(info.st_mode)) fail_user("cannot read {}: it is not a regular file", path_.string());

@@ -116,6 +116,9 @@ TEST_F(Files, ThatCannotBeReadOrWrittenThrowWithTheirNamesAndTheReason) {
   EXPECT_THAT([&] { MappedFile(folder_ / "none"); },
               ThrowsMessage<UserError>(AllOf(HasSubstr("none: No such file"))));
   EXPECT_THAT([&] { MappedFile{folder_}; }, ThrowsMessage<UserError>(HasSubstr("not a regular file")));
+  ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);  // that nobody writes to
+  EXPECT_THAT([&] { MappedFile(folder_ / "pipe"); },
+              ThrowsMessage<UserError>(HasSubstr("not a regular file")));
   EXPECT_THAT([&] { write_text(folder_ / "none" / "text", ""); },
               ThrowsMessage<UserError>(HasSubstr("cannot create")));
   const auto full = open_file("/dev/full", O_WRONLY, "open");
