@@ -105,6 +105,13 @@ std::string explain_leftover(const CLI::App& app, const std::string& leftover) {
                                   : fmt::format("did you mean {}?", near));
 }
 
+// The error for an option without its value, given CLI11's message: "--ranks: 1 required INT missing".
+std::string explain_missing_value(const CLI::App& app, const std::string& message) {
+  const auto name = message.substr(0, message.find(':'));
+  const auto* option = chosen(app).get_option_no_throw(name);
+  return option ? fmt::format("{} needs a value: {}", name, value_form(*option)) : message;
+}
+
 // A full disk or a closed descriptor behind standard error must not turn one failure into another.
 void print_error(std::string_view message) {
   std::fputs(fmt::format("shoal: error: {}\n", message).c_str(), stderr);
@@ -113,7 +120,8 @@ void print_error(std::string_view message) {
 // The result of a command that printed its output, the last of which may still be in a buffer.
 int with_output(int code) {
   errno = 0;
-  if ((std::fflush(stdout) == 0 && std::ferror(stdout) == 0) || code != kDone) return code;
+  const bool printed = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (printed || (code != kDone && code != kFailed)) return code;
   const std::string reason = errno == 0 ? "" : fmt::format(": {}", std::strerror(errno));
   print_error("cannot write to standard output" + reason);
   return kFailed;
@@ -123,6 +131,7 @@ int parse_error(const CLI::App& app, const CLI::ParseError& error) {
   const auto leftovers = app.remaining(true);
   std::string message = error.what();
   const bool missing = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  if (message.ends_with(" missing")) message = explain_missing_value(app, message);
   if (!leftovers.empty()) {
     message = explain_leftover(app, leftovers.front()) + (missing ? fmt::format("; {}", message) : "");
   }
@@ -156,7 +165,7 @@ int run(int argc, char** argv) {
   try {
     app.parse(reversed_arguments(app, {argv + std::min(1, argc), argv + argc}));
   } catch (const CLI::Success& wish) {  // --help, --version
-    return app.exit(wish);
+    return app.remaining(true).empty() ? app.exit(wish) : parse_error(app, wish);
   } catch (const CLI::RuntimeError& ended) {  // a command that has printed its result
     return ended.get_exit_code();
   } catch (const CLI::ParseError& error) {

@@ -33,10 +33,13 @@ void calibrate(const CalibrateOptions& options, const Config& config, const Job&
   if (!options.file.empty()) result = search_plans(config, job.ranks, *machine);
   if (log::thread_muted()) return;
   const int measured = machine->measured();
-  fmt::print("{}, {} rank{}: {} measurement{} in {}, {} {}\n", machine->name(), job.ranks,
+  const auto cache = MeasuredMachine::default_cache().string();
+  fmt::print("{}, {} rank{}: {} measurement{} in {}, {}{}\n", machine->name(), job.ranks,
              job.ranks == 1 ? "" : "s", measured, measured == 1 ? "" : "s", format_duration(watch.seconds()),
-             machine->saved() ? "kept in" : "not kept, since Shoal cannot write to",
-             MeasuredMachine::default_cache().string());
+             cache.empty()      ? "not kept, since neither HOME nor XDG_CACHE_HOME is set"
+             : machine->saved() ? "kept in "
+                                : "not kept, since Shoal cannot write to ",
+             cache);
   if (result.unmeasured > 0)
     fmt::print("{} layouts need more; the same command goes on with them\n", result.unmeasured);
 }

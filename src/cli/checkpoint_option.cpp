@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/text.h"
 
 namespace shoal::cli {
 
@@ -27,10 +28,9 @@ void require_checkpoint(const CLI::App& command, const std::string& checkpoint,
   if (checkpoint.empty()) names.push_back("--checkpoint");
   if (command.get_option_no_throw("--prompt")) names.push_back("--prompt");
   std::string line = "shoal " + command.get_name();
-  if (!checkpoint.empty()) line += " --checkpoint " + checkpoint;
+  if (!checkpoint.empty()) line += " --checkpoint " + shell_word(checkpoint);
   for (std::size_t i = 0; i < std::min(words.size(), names.size()); ++i) {
-    const bool plain = words[i].find_first_of(" '\"$*?!\n") == std::string::npos && !words[i].empty();
-    line += fmt::format(" {0} {2}{1}{2}", names[i], words[i], plain ? "" : "\"");
+    line += fmt::format(" {} {}", names[i], shell_word(words[i]));
   }
   if (!words.empty()) fail_user("unexpected argument '{}'; write: {}", words.front(), line);
   fail_user("--checkpoint is required, e.g. {} --checkpoint runs/quickstart", line);

@@ -138,8 +138,11 @@ std::string page(const CommandTable& program, const CommandTable& command) {
   const auto footer = read_footer(command.footer);
   text += section("OPTIONS") + rows(command) + notes(footer);
   if (!footer.examples.empty()) text += section("EXAMPLES") + examples(footer);
-  text += section("EXIT STATUS") + entry("0", "Success.") + entry("1", "The command failed.") +
-          entry("2", "The input is at fault: the command line, the config or a file.");
+  text += section("EXIT STATUS") +
+          entry("0", "Success, or stopped by SIGINT, SIGTERM or SIGUSR1 with everything saved.") +
+          entry("1", "The command failed; of shoal checkpoint compare: the checkpoints differ.") +
+          entry("2", "An error that the user can correct: a wrong key, option or file, a full disk.") +
+          entry("128+N", "Stopped by signal N with nothing to save, or by a second signal.");
   return text + see_also(program, command);
 }
 

@@ -78,6 +78,12 @@ TEST_F(CheckpointCommand, CompareFindsWhatDiffers) {
   EXPECT_THAT(deeper.out, HasSubstr("transformer.h.2.ln_1.weight: only in the second"));
 
   EXPECT_EQ(checkpoint({"compare", "runs/tiny", "runs/none"}).code, 2);
+
+  if (!fs::exists("/dev/full")) return;
+  const auto line = fmt::format("cd '{}' && '{}' checkpoint compare runs/tiny runs/other >/dev/full 2>err",
+                                folder_.path().string(), SHOAL_BINARY);
+  EXPECT_EQ(WEXITSTATUS(std::system(line.c_str())), 1);
+  EXPECT_THAT(read_file(folder_ / "err"), HasSubstr("cannot write to standard output"));
 }
 
 TEST_F(CheckpointCommand, VerifyFindsDamage) {

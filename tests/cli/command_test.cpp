@@ -95,14 +95,18 @@ TEST(Command, HelpIsACommandToo) {
   EXPECT_EQ(run({"help", "train"}).out, run({"train", "--help"}).out);
   EXPECT_EQ(run({"help", "checkpoint", "list"}).out, run({"checkpoint", "list", "--help"}).out);
   EXPECT_EQ(run({"help"}).code, 0);
+  expect_user_error(run({"help", "bogus"}), "unknown command 'bogus'", "known: ");
+  expect_user_error(run({"trian", "--help"}), "did you mean train?");
 }
 
 TEST(Command, TheCommandThatWasMeantIsShown) {
   expect_user_error(run({"configs/quickstart.toml"}), "write: shoal train configs/quickstart.toml");
   expect_user_error(run({"sample", "runs/a", "Once upon"}), "unexpected argument 'runs/a'",
-                    "write: shoal sample --checkpoint runs/a --prompt \"Once upon\"");
+                    "write: shoal sample --checkpoint runs/a --prompt 'Once upon'");
   expect_user_error(run({"sample", "--checkpoint", "runs/a", "Once"}),
                     "write: shoal sample --checkpoint runs/a --prompt Once");
+  expect_user_error(run({"sample", "--checkpoint", "my runs/a", "It's $5"}),
+                    "write: shoal sample --checkpoint 'my runs/a' --prompt 'It'\\''s $5'");
   expect_user_error(run({"sample"}),
                     "--checkpoint is required, e.g. shoal sample --checkpoint runs/quickstart");
   expect_user_error(run({"eval", "runs/a"}), "write: shoal eval --checkpoint runs/a");
@@ -147,6 +151,8 @@ TEST(Command, MissingArgumentsAreNamed) {
   expect_user_error(run({"plot"}), "RUN is required, e.g. shoal plot runs/quickstart -o quickstart.svg");
   expect_user_error(run({"plot", "x"}), "--output is required, e.g. ");
   expect_user_error(run({"train"}), "CONFIG is required, e.g. shoal train configs/quickstart.toml");
+  expect_user_error(run({"train", "x", "--ranks"}), "--ranks needs a value: N | all (see");
+  expect_user_error(run({"plot", "x", "-o"}), "--output needs a value: FILE.svg (see");
   expect_user_error(run({"checkpoint", "inspect"}), "e.g. shoal checkpoint inspect runs/quickstart");
   expect_user_error(run({"export", "runs/a"}), "unexpected argument 'runs/a'; --checkpoint is required");
 }

@@ -78,6 +78,7 @@ TEST(Pages, HaveEveryCommandAndOptionOfTheHelp) {
 
 TEST(Pages, ArePrintedOneByOne) {
   const auto train = run({"man", "train"});
+  EXPECT_THAT(train.out, HasSubstr("128+N"));
   EXPECT_EQ(train.code, 0);
   EXPECT_THAT(train.out, testing::StartsWith(".TH shoal\\-train 1"));
   EXPECT_EQ(run({"man"}).out, run({"man", "shoal"}).out);

@@ -205,6 +205,8 @@ TEST_F(Planning, Calibrates) {
   EXPECT_THAT(shoal({"calibrate", "--ranks", "2", "--again"}).out, HasSubstr("4 measurements"));
   EXPECT_THAT(run({"calibrate", "--ranks", "2"}, folder_.path(), {"XDG_CACHE_HOME=/dev/null"}).out,
               HasSubstr("not kept, since Shoal cannot write to /dev/null/shoal/calibration"));
+  EXPECT_THAT(run({"calibrate", "--ranks", "2"}, folder_.path(), {"XDG_CACHE_HOME=", "HOME"}).out,
+              HasSubstr("not kept, since neither HOME nor XDG_CACHE_HOME is set"));
 }
 
 TEST_F(Planning, AJobOfMpiMeasuresAndPlansItself) {

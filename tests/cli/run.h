@@ -52,7 +52,7 @@ struct Result {
 // A running program. The destructor kills it unless it has been waited for.
 class Process {
  public:
-  // `environment` adds "NAME=value" entries to the test's own.
+  // `environment` adds "NAME=value" entries to the test's own; "NAME" removes one.
   Process(const std::vector<std::string>& arguments, const fs::path& folder,
           const std::vector<std::string>& environment = {}) {
     pid_ = ::fork();
