@@ -23,18 +23,15 @@ class StageActions {
         stage_(stage),
         part_(plan.part({.pipeline = stage, .tensor = sampled_tensor_rank(plan)})),
         ranges_(part_.ranges(plan.model)),
-        gathers_(plan.model, part_) {}
+        gathers_(plan.model, part_),
+        held_(ranges_.size(), -1) {}
 
   std::vector<StepAction> list() {
     if (plan_.engine.gossip) add_exchange();
     for (const auto& one : sample_.tape.update_calls) {
       if (begins_next_step(one)) for_units(one, [&](int unit) { call(one, unit); });
     }
-    const Action* before = nullptr;
-    for (const auto& action : schedule_.ranks[static_cast<std::size_t>(stage_)]) {
-      follow(action, before);
-      before = &action;
-    }
+    for (const auto& action : schedule_.ranks[static_cast<std::size_t>(stage_)]) follow(action);
     finish();
     return std::move(actions_);
   }
@@ -49,7 +46,7 @@ class StageActions {
   int next() const { return (stage_ + 1) % plan_.mesh.pipeline; }
   int ranks_of_stage() const { return plan_.mesh.data * plan_.mesh.tensor; }
 
-  void follow(const Action& action, const Action* before) {
+  void follow(const Action& action) {
     const int range = range_of(action), m = action.micro_batch;
     switch (action.kind) {
       case Action::Kind::receive_input:
@@ -64,9 +61,7 @@ class StageActions {
         return forward(action);
       case Action::Kind::backward:
         if (range < last_range()) receive(next(), channel(true, range, m));
-        const bool held = before && before->kind == Action::Kind::forward && before->chunk == action.chunk &&
-                          before->micro_batch == m;
-        return backward(action, held);
+        return backward(action);
     }
   }
 
@@ -86,6 +81,7 @@ class StageActions {
 
   void forward(const Action& action) {
     pass_ = action.micro_batch;
+    held_[static_cast<std::size_t>(action.chunk)] = pass_;
     const auto range = ranges_[static_cast<std::size_t>(action.chunk)];
     const int recomputed = recomputed_end(action.chunk);
     bool first = true;
@@ -101,8 +97,9 @@ class StageActions {
     }
   }
 
-  void backward(const Action& action, bool held) {
+  void backward(const Action& action) {
     pass_ = action.micro_batch;
+    bool held = std::exchange(held_[static_cast<std::size_t>(action.chunk)], -1) == pass_;
     const auto range = ranges_[static_cast<std::size_t>(action.chunk)];
     const int recomputed = recomputed_end(action.chunk);
     for (int unit = range.end; unit-- > range.begin;) {
@@ -302,6 +299,9 @@ class StageActions {
   ModelPart part_;
   std::vector<UnitRange> ranges_;
   BlockGathers gathers_;
+  // The micro-batch of each chunk's last pass, where that was a forward one: the activations of the last
+  // recomputed block are still there (Gpt::has_to_recompute).
+  std::vector<int> held_;
   std::vector<StepAction> actions_;
   int pass_ = -1;
   std::set<int> coming_;  // units whose parameters are on their way

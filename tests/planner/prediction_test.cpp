@@ -45,6 +45,7 @@ struct FreeMachine final : Machine {
   std::function<double(const GroupCall&)> price = [](const GroupCall&) { return 0.0; };
   double update = 0;  // seconds of an element
   double part = 0;    // seconds of each part of a pass
+  double held = 0;    // seconds of the backward pass of a block that need not be recomputed
   int per_host = 8;
   bool beside = false;  // collectives go on beside kernels
 
@@ -53,6 +54,8 @@ struct FreeMachine final : Machine {
     SampleTimes times;
     times.update = update;
     for (auto& pass : times.parts.values) pass.fill(part);
+    for (int pass = 0; pass < kSamplePasses; ++pass)
+      times.parts.at(pass, StepPart::last_block_backward) += held;
     return times;
   }
   double seconds(const GroupCall& call) override { return price(call); }
@@ -232,6 +235,21 @@ TEST(Prediction, ParametersAreGatheredBesidePasses) {
       EXPECT_EQ(term_of(predict(plan, machine).step, 0, CostTerm::parameters), 1) << zero << ", " << tied;
     }
   }
+}
+
+// A chunk still has the activations of its last block where its forward pass is the one before the backward
+// pass, whatever is received in between, and whatever other chunks do.
+TEST(Prediction, ABlockIsHeldFromAForwardPassToItsBackwardPass) {
+  FreeMachine machine;
+  machine.held = 1;
+  const auto held = [&](std::vector<std::string> settings, int stage) {
+    settings.insert(settings.end(), {"model.n_layer=8", "parallel.pipeline=2", "train.recompute=block"});
+    return term_of(predict(predicted_plan(settings, 2), machine).step, stage, CostTerm::backward);
+  };
+  EXPECT_EQ(held({"train.micro_batch=2"}, 1), 8) << "of 8 micro-batches";
+  EXPECT_EQ(held({"train.micro_batch=2"}, 0), 0);
+  for (const int stage : {0, 1})
+    EXPECT_EQ(held({"parallel.schedule=interleaved", "parallel.chunks=2", "train.micro_batch=16"}, stage), 2);
 }
 
 // Two hosts have two stages each, on neighbouring ranks.
