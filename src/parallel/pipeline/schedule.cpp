@@ -116,7 +116,13 @@ class TransferPlacer {
  public:
   explicit TransferPlacer(const Schedule& passes)
       : shape_(passes.shape), line_(timeline(passes, shape_.chunks, 2 * shape_.chunks)) {  // whole numbers
-    for (int rank = 0; rank < shape_.stages; ++rank) needed_.push_back(buffers_needed(passes, rank));
+    for (int rank = 0; rank < shape_.stages; ++rank) {
+      needed_.push_back(buffers_needed(passes, rank));
+      auto& ends = backward_ends_.emplace_back(shape_.chunks);
+      for (const auto& [pass, begin, end] : line_.ranks[rank]) {
+        if (pass.kind == Kind::backward) ends[pass.chunk].push_back(end);  // in the micro-batches' order
+      }
+    }
   }
 
   std::vector<Actions> place() const {
@@ -154,14 +160,13 @@ class TransferPlacer {
   // forward pass is never earlier: it waits for one backward pass more.
   double room_for_input(int rank, int chunk, int micro_batch) const {
     const int before = micro_batch - needed_[rank][chunk].activations - 1;
-    if (before < 0) return 0;
-    const Action pass{Kind::backward, chunk, before};
-    return std::ranges::find(line_.ranks[rank], pass, &Timeline::Span::action)->end;
+    return before < 0 ? 0 : backward_ends_[rank][chunk][before];
   }
 
   PipelineShape shape_;
   Timeline line_;
-  std::vector<std::vector<PipelineBuffers>> needed_;
+  std::vector<std::vector<PipelineBuffers>> needed_;             // by rank and chunk
+  std::vector<std::vector<std::vector<double>>> backward_ends_;  // by rank, chunk and micro-batch
 };
 
 }  // namespace
