@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 #include <utility>
 
 #include "core/error.h"
@@ -43,13 +45,22 @@ PipelineShape shape_of(const PipelineOptions& options, int micro_batches) {
           .micro_batches = micro_batches};
 }
 
-// The last one is kept: the planner asks for the memory of one schedule's stages thousands of times.
-const Schedule& schedule_of(const PipelineOptions& options) {
-  thread_local Schedule last;
-  const auto shape = shape_of(options, options.micro_batches);
-  if (last.ranks.empty() || last.kind != options.schedule || last.shape != shape)
-    last = make_schedule(options.schedule, shape);
-  return last;
+Schedule schedule_of(const PipelineOptions& options) {
+  return make_schedule(options.schedule, shape_of(options, options.micro_batches));
+}
+
+// The buffers of each chunk. Those of all schedules are kept: the planner asks for the memory of their stages
+// thousands of times.
+const std::vector<PipelineBuffers>& buffers_of(const PipelineOptions& options, int stage) {
+  using Key = std::tuple<ScheduleKind, int, int, int>;
+  thread_local std::map<Key, std::vector<std::vector<PipelineBuffers>>> all;
+  const auto [stages, chunks, micro_batches] = shape_of(options, options.micro_batches);
+  auto& known = all[{options.schedule, stages, chunks, micro_batches}];
+  if (known.empty()) {
+    const auto schedule = schedule_of(options);
+    for (int rank = 0; rank < stages; ++rank) known.push_back(buffers_needed(schedule, rank));
+  }
+  return known[static_cast<std::size_t>(stage)];
 }
 
 // An output is sent right behind its pass, so one is made while the one before may be on its way.
@@ -126,8 +137,6 @@ int PipelineOptions::recomputed_blocks(int range) const {
 
 std::vector<GptOptions> Pipeline::chunk_options(const GptConfig& config, const PipelineOptions& options,
                                                 int stage) {
-  std::vector<PipelineBuffers> buffers;
-  if (options.backward) buffers = buffers_needed(schedule_of(options), stage);
   std::vector<GptOptions> chunks;
   for (const auto& units : options.part.ranges(config)) {
     const int range = static_cast<int>(chunks.size()) * options.stages + stage;
@@ -140,7 +149,7 @@ std::vector<GptOptions> Pipeline::chunk_options(const GptConfig& config, const P
                       .backward = options.backward,
                       .units = units});
     if (!options.backward) continue;
-    const auto& needed = buffers[chunks.size() - 1];
+    const auto& needed = buffers_of(options, stage)[chunks.size() - 1];
     chunks.back().inputs = needed.inputs;
     chunks.back().activations = needed.activations;
     chunks.back().gradients = needed.gradients;
