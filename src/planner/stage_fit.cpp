@@ -48,6 +48,18 @@ std::vector<int> best_blocks(const Stages& stages, int blocks, Add add) {
   return counts;
 }
 
+// The largest count up to `most` that `fits`; all smaller ones do, and 0 does.
+template <typename Fits>
+int most_that_fit(int most, Fits fits) {
+  if (most == 0 || fits(most)) return most;
+  int enough = 0, too_many = most;
+  while (too_many - enough > 1) {
+    const int middle = (enough + too_many) / 2;
+    (fits(middle) ? enough : too_many) = middle;
+  }
+  return enough;
+}
+
 }  // namespace
 
 std::vector<int> blocks_of_ranges(const RunPlan& plan) {
@@ -79,36 +91,30 @@ std::vector<std::vector<UnitRange>> all_cuts(const RunPlan& plan, std::size_t mo
   return cuts;
 }
 
-int StageFit::fewest_of_stage(RunPlan& plan, int stage) const {
+bool StageFit::fits(RunPlan& plan, int stage, int recomputed) const {
   const auto blocks = blocks_of_ranges(plan);
-  const auto stages = static_cast<std::size_t>(plan.mesh.pipeline);
   auto& counts = plan.pipeline.recompute_blocks;
   counts.resize(blocks.size());
-  int all = 0;
-  const auto recompute = [&](int total) {  // the first ranges first
-    all = 0;
-    for (auto range = static_cast<std::size_t>(stage); range < blocks.size(); range += stages) {
-      all += blocks[range];
-      counts[range] = std::min(total, blocks[range]);
-      total -= counts[range];
-    }
-    return memory_of_stage(plan, machine_, stage) <= limit_;
-  };
-  if (recompute(0)) return 0;
-  if (plan.pipeline.recompute == Recompute::none || !recompute(all)) return -1;
-  int few = 0, enough = all;
-  while (enough - few > 1) {
-    const int middle = (enough + few) / 2;
-    (recompute(middle) ? enough : few) = middle;
+  for (auto range = static_cast<std::size_t>(stage); range < blocks.size();
+       range += static_cast<std::size_t>(plan.mesh.pipeline)) {
+    counts[range] = std::min(recomputed, blocks[range]);
+    recomputed -= counts[range];
   }
-  recompute(enough);
-  return enough;
+  return memory_of_stage(plan, machine_, stage) <= limit_;
+}
+
+bool StageFit::recompute_fewest(RunPlan& plan, int stage) const {
+  if (fits(plan, stage, 0)) return true;
+  const int all = plan.model.n_layer;
+  if (plan.pipeline.recompute == Recompute::none || !fits(plan, stage, all)) return false;
+  const int kept = most_that_fit(all, [&](int count) { return fits(plan, stage, all - count); });
+  return fits(plan, stage, all - kept);
 }
 
 std::optional<StageCut> StageFit::fewest_recomputed(const RunPlan& given) const {
   RunPlan plan = given;
   for (int stage = 0; stage < plan.mesh.pipeline; ++stage) {
-    if (fewest_of_stage(plan, stage) < 0) return std::nullopt;
+    if (!recompute_fewest(plan, stage)) return std::nullopt;
   }
   return StageCut{blocks_of_ranges(plan), plan.pipeline.recompute_blocks};
 }
@@ -119,22 +125,38 @@ std::optional<StageCut> StageFit::best_cut(const RunPlan& given, const UnitSecon
   const int parts = plan.mesh.pipeline, blocks = plan.model.n_layer;
   Stages stages(static_cast<std::size_t>(parts), std::vector<Stage>(static_cast<std::size_t>(blocks) + 1));
   const int most = blocks - parts + 1;
-  const auto recomputed_of = [&](int part, int count) {
+  const auto fits = [&](int part, int count, int recomputed) {
     const bool first = part == 0, last = part == parts - 1;
     plan.ranges = given.ranges;
     if (!plan.ranges.empty()) {
       const int begin = last ? blocks + 1 - count : 1;
       plan.ranges[static_cast<std::size_t>(part)] = {first ? 0 : begin, begin + count + (last ? 1 : 0)};
     }
-    return fewest_of_stage(plan, part);
+    return this->fits(plan, part, recomputed);
   };
-  // A stage between them keeps fewer activations than the first, and has no head.
-  const bool roomy = recomputed_of(0, most) == 0 && recomputed_of(parts - 1, most) == 0;
-  for (int part = 0; part < parts; ++part) {
+  const auto fits_somehow = [&](int part, int count) {
+    return fits(part, count, 0) || (plan.pipeline.recompute != Recompute::none && fits(part, count, count));
+  };
+  // Some stage has the mean number of blocks. The last one has the head; of the others each has more room
+  // than the one before it, whose activations are as many or more.
+  const int mean = (blocks + parts - 1) / parts;
+  if (!fits_somehow(parts - 1, mean) && (parts == 1 || !fits_somehow(parts - 2, mean))) return std::nullopt;
+  std::vector<int> largest(stages.size()), kept(stages.size());  // blocks; without recomputation
+  int room = 0;
+  for (int part = parts; part-- > 0;) {
+    const bool before_last = part + 1 < parts, bounded = part + 2 < parts;
+    largest[part] = most_that_fit(bounded ? largest[part + 1] : most,
+                                  [&](int count) { return fits_somehow(part, count); });
+    room += largest[part];
+    if (before_last && room + part * largest[part] < blocks) return std::nullopt;
+  }
+  for (int part = parts; part-- > 0;) {
     const bool first = part == 0, last = part == parts - 1;
-    for (int count = 1; count <= most; ++count) {
-      const int recomputed = roomy ? 0 : recomputed_of(part, count);
-      if (recomputed < 0) break;  // nor do more blocks fit
+    kept[part] = most_that_fit(part + 2 < parts ? std::min(largest[part], kept[part + 1]) : largest[part],
+                               [&](int count) { return fits(part, count, 0); });
+    int recomputed = 0;  // more blocks never need less
+    for (int count = 1; count <= largest[part]; ++count) {
+      while (count > kept[part] && !fits(part, count, recomputed)) ++recomputed;
       stages[part][count] = {(count - recomputed) * units.block + recomputed * units.recomputed +
                                  (first ? units.embedding : 0) + (last ? units.head : 0),
                              recomputed};

@@ -27,9 +27,11 @@ class StageFit {
   std::optional<StageCut> best_cut(const RunPlan& plan, const UnitSeconds& units) const;
 
  private:
-  // The fewest of a stage's blocks that have to be recomputed, with the plan's ranges; -1 where all do not
-  // suffice.
-  int fewest_of_stage(RunPlan& plan, int stage) const;
+  // Whether a stage fits with so many of its blocks recomputed, of the first ranges first; the plan has them
+  // then.
+  bool fits(RunPlan& plan, int stage, int recomputed) const;
+  // The same with the fewest that let it fit; false where all do not suffice.
+  bool recompute_fewest(RunPlan& plan, int stage) const;
 
   const Machine& machine_;
   double limit_;
