@@ -60,9 +60,10 @@ std::optional<T> number_of(const std::string& text) {
 }
 
 void check(const MeasuredStep& s, const std::string& where) {
-  if (s.tensor * s.data * s.pipeline != s.gpus) {
-    fail_user("{}: tensor {} x data {} x pipeline {} are {} GPUs, not {}", where, s.tensor, s.data,
-              s.pipeline, std::int64_t{s.tensor} * s.data * s.pipeline, s.gpus);
+  const std::int64_t of_stage = std::int64_t{s.tensor} * s.data;
+  if (of_stage > s.gpus || of_stage * s.pipeline != s.gpus) {
+    fail_user("{}: tensor {} x data {} x pipeline {} are not {} GPUs", where, s.tensor, s.data, s.pipeline,
+              s.gpus);
   }
   if (std::int64_t{s.micro_batch} * s.data > s.global_batch ||
       s.global_batch % (s.micro_batch * s.data) != 0) {

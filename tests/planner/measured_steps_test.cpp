@@ -56,7 +56,12 @@ TEST_F(MeasuredSteps, OfBadTablesNameTheRowAndTheReason) {
   EXPECT_THAT(problem("gpus,tensor\n"), HasSubstr(":1: the column global_batch is missing"));
   const std::string header = kHeader;
   EXPECT_THAT(problem(header + "4,8,2,1024,16,12,1024,2,1,1,9\n"),
-              HasSubstr(":2: tensor 2 x data 1 x pipeline 1 are 2 GPUs, not 4"));
+              HasSubstr(":2: tensor 2 x data 1 x pipeline 1 are not 4 GPUs"));
+  // More than 2^32 GPUs, and more than 2^64.
+  EXPECT_THAT(problem(header + "131073,65537,1,65537,65537,1,1024,65537,65537,1,9\n"),
+              HasSubstr("are not 131073 GPUs"));
+  EXPECT_THAT(problem(header + "1,16777216,1,1024,16,16777216,1024,16777216,16777216,16777216,9\n"),
+              HasSubstr("are not 1 GPUs"));
   EXPECT_THAT(problem(header + "1,8,2,1024,16,12,1024,1,1,1,9\n1,8,3,1024,16,12,1024,1,1,1,9\n"),
               HasSubstr(":3: 8 sequences do not divide"));
   EXPECT_THAT(problem(header + "1,8,2,1024,16,12,1024,1,1,1,fast\n"), HasSubstr("step_ms is \"fast\""));
