@@ -25,7 +25,8 @@ std::string format_count(double count) {
 std::string format_duration(double seconds) {
   if (seconds < 1) return fmt::format("{:.0f} ms", seconds * 1e3);
   if (seconds < 60) return fmt::format("{:.1f} s", seconds);
-  const auto total = static_cast<std::int64_t>(std::llround(seconds));
+  constexpr double kMost = 1e18;  // which an integer holds
+  const auto total = static_cast<std::int64_t>(std::llround(seconds < kMost ? seconds : kMost));
   if (total < 3600) return fmt::format("{}m {:02}s", total / 60, total % 60);
   if (total < 86400) return fmt::format("{}h {:02}m", total / 3600, total % 3600 / 60);
   return fmt::format("{}d {:02}h", total / 86400, total % 86400 / 3600);

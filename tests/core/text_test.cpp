@@ -35,6 +35,8 @@ TEST(Text, Durations) {
   EXPECT_EQ(format_duration(3720), "1h 02m");
   EXPECT_EQ(format_duration(86400), "1d 00h");
   EXPECT_EQ(format_duration(90000), "1d 01h");
+  EXPECT_EQ(format_duration(1e18), "11574074074074d 01h");
+  EXPECT_EQ(format_duration(1e300), format_duration(1e18)) << "the longest";
 }
 
 TEST(Text, Lists) {
