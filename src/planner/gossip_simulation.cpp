@@ -381,6 +381,9 @@ std::vector<SimulatedScheme> simulate(const SimulatedRun& run, const std::functi
     const Cost ring = among_all.ring(now);
     const double told = 2 * among_all.longest_delay(now);
     for (auto& other : others) other.run.step(other.ring ? ring : direct, told, fastest, slowest);
+    const auto ends = [](const Other& other) { return std::isfinite(other.run.clock()); };
+    if (!std::isfinite(gossip.mean_clock()) || !std::ranges::all_of(others, ends))
+      fail_user("step {} takes too long to calculate with; give a faster link or fewer bytes", step);
     if (done) done(step + 1);
   }
   meter.compute = compute;

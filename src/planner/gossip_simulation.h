@@ -72,8 +72,8 @@ struct SimulatedScheme {
 };
 
 // Gossip first, then the schemes to compare with. Takes O(steps x workers x buckets) time: 65,536 workers, 19
-// buckets and 200 steps take some seconds. Throws UserError when a bandwidth of 0 is drawn. Calls `done`, if
-// given, after each step with the number of simulated steps.
+// buckets and 200 steps take some seconds. Throws UserError when a bandwidth of 0 is drawn, or when a time
+// is infinite. Calls `done`, if given, after each step with the number of simulated steps.
 std::vector<SimulatedScheme> simulate(const SimulatedRun& run, const std::function<void(int)>& done = {});
 
 // The effect of the rounds on the difference between workers' models, independent of time.

@@ -271,6 +271,18 @@ TEST(GossipSimulation, ALinkWithoutBandwidthIsRefused) {
   EXPECT_THROW(simulate(run), UserError);
 }
 
+TEST(GossipSimulation, AnInfiniteTimeIsRefused) {
+  for (const bool outer : {false, true}) {
+    auto run = plain(100, 2, 1, 1);
+    if (outer) run.outer = OuterOptions{.interval = 20};
+    run.link.bandwidth = 1e-300;
+    run.bytes = 1e9;
+    EXPECT_THROW(simulate(run), UserError);
+    run.bytes = 1;
+    EXPECT_NO_THROW(simulate(run)) << "a long time";
+  }
+}
+
 TEST(Consensus, ExactAfterAPeriod) {
   const auto exact = consensus_of(make_topology("exp", 16, 1), 40, 1);
   EXPECT_EQ(exact.steps_to_thousandth, 4);
