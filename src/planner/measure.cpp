@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "core/clock.h"
+#include "core/error.h"
 #include "ops/make_backend.h"
 #include "train/runtime.h"
 #include "train/training_step.h"
@@ -201,6 +202,9 @@ std::vector<std::pair<double, double>> measure_call(const RunRanks& run, const G
     const auto members = world.ranks.split([&](int rank) {
       return Communicator::SplitKey{rank / block * block + rank % group.stride, rank};
     });
+    const bool calls = members->size() == group.ranks;
+    if (largest(world.ranks, calls ? 1 : 0) == 0)
+      fail("no group of {} ranks that are {} apart among {}", group.ranks, group.stride, ranks);
     std::vector<float> a, b;
     for (double bytes = 1 << 10; bytes == 1 << 10 || bytes <= most; bytes *= 8) {
       const auto count = static_cast<std::int64_t>(bytes / 4) / group.ranks * group.ranks;
@@ -208,11 +212,10 @@ std::vector<std::pair<double, double>> measure_call(const RunRanks& run, const G
       b.resize(static_cast<std::size_t>(count));
       // Several in a row, since ranks leave the barrier at different times.
       const auto once = [&] {
-        const int calls = group.kind == GroupCall::Kind::message ? kInARow / 2 : kInARow;
+        const int in_a_row = group.kind == GroupCall::Kind::message ? kInARow / 2 : kInARow;
         world.ranks.barrier();
         const Stopwatch watch;
-        for (int i = 0; i < calls && members->size() == group.ranks; ++i)
-          make_call(*members, group.kind, a, b, count);
+        for (int i = 0; i < in_a_row && calls; ++i) make_call(*members, group.kind, a, b, count);
         return watch.seconds() / kInARow;
       };
       once();

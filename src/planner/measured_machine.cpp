@@ -337,7 +337,10 @@ double MeasuredMachine::delay(const GroupCall& call) {
 }
 
 const MeasuredMachine::Curve& MeasuredMachine::curve(GroupCall group) {
-  if (!world_) group.stride = 1;  // all threads are equally far apart
+  // All threads are equally far apart. Where no group has room at this distance, as of a topology's uneven
+  // group, it is the largest at which one has.
+  if (!world_) group.stride = 1;
+  if ((group.ranks - 1) * group.stride >= ranks_) group.stride = ranks_ / group.ranks;
   auto& points = curves_[{group.kind, group.ranks, group.stride}];
   if (!points.empty()) return points;
   const auto key =

@@ -182,6 +182,24 @@ TEST_F(MeasuredMachineTest, RanksOfAJobAgree) {
   EXPECT_EQ(all[2], all[0]);
 }
 
+// Of 4 ranks no three are 3 apart.
+TEST_F(MeasuredMachineTest, AGroupWithoutRoomHasThePriceOfACloserOne) {
+  run_threads({.ranks = 4}, [&](World& world) {
+    MeasuredMachine machine(world, options());
+    const auto seconds = [&](int stride) {
+      return machine.seconds({.bytes = 1e4, .ranks = 3, .stride = stride});
+    };
+    const double apart = seconds(3);
+    EXPECT_EQ(apart, seconds(1));
+    EXPECT_EQ(machine.measured(), 1);
+  });
+}
+
+TEST_F(MeasuredMachineTest, ACallOfNoGroupIsRefused) {
+  const RunRanks run = [](int count, const RankBody& body) { run_threads({.ranks = count}, body); };
+  EXPECT_THROW(measure_call(run, {.ranks = 3, .stride = 3}, 4, 1024), Error);
+}
+
 TEST_F(MeasuredMachineTest, PassesOverDamagedLines) {
   MeasuredMachine(2, options()).times(sample(2), {});
   std::ifstream in(folder / "calibration");
