@@ -14,6 +14,7 @@
 #include "core/clock.h"
 #include "core/cores.h"
 #include "core/error.h"
+#include "core/hash.h"
 #include "core/host.h"
 #include "planner/prediction.h"
 
@@ -60,6 +61,16 @@ const char* name_of(GroupCall::Kind kind) {
   constexpr const char* kNames[] = {"all_reduce", "reduce_scatter", "all_gather",
                                     "all_to_all", "broadcast",      "message"};
   return kNames[static_cast<std::size_t>(kind)];
+}
+
+// The hosts and cores of a job's ranks, in their order, as a number: another order or another host has other
+// links. Collective.
+std::uint64_t placement_of(Communicator& ranks) {
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks.size()));
+  auto mine = fnv1a(fmt::format("{} {}", host_name(), fmt::join(allowed_core_numbers(), " ")));
+  ranks.all_gather({all.data(), DType::i32, {2 * std::int64_t{ranks.size()}}}, {&mine, DType::i32, {2}})
+      .wait();
+  return fnv1a({reinterpret_cast<const char*>(all.data()), all.size() * sizeof(all[0])});
 }
 
 std::string machine_key(int cores, const std::string& hosts) {
@@ -157,7 +168,7 @@ MeasuredMachine::MeasuredMachine(World& world, MeasuringOptions options)
   ranks_per_host_ = static_cast<int>(least[1]);
   cores_ = static_cast<int>(least[2]);
   name_ = fmt::format("this job ({}; {}, {} each)", world.where, processor_name(), cores_text(cores_));
-  key_ = machine_key(cores_, fmt::format(", {} from {}", world.where, host_name()));
+  key_ = machine_key(cores_, fmt::format(", {} placed {:x}", world.where, placement_of(world.ranks)));
 }
 
 int MeasuredMachine::threads_of(const RunPlan& plan) const {

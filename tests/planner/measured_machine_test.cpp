@@ -3,11 +3,13 @@
 #include "planner/measured_machine.h"
 
 #include <gmock/gmock.h>
+#include <sched.h>
 
 #include <fstream>
 #include <iterator>
 
 #include "config/layout.h"
+#include "core/cores.h"
 #include "data/temp_folder.h"
 
 namespace shoal {
@@ -198,6 +200,30 @@ TEST_F(MeasuredMachineTest, AGroupWithoutRoomHasThePriceOfACloserOne) {
 TEST_F(MeasuredMachineTest, ACallOfNoGroupIsRefused) {
   const RunRanks run = [](int count, const RankBody& body) { run_threads({.ranks = count}, body); };
   EXPECT_THROW(measure_call(run, {.ranks = 3, .stride = 3}, 4, 1024), Error);
+}
+
+// One of three ranks has one core, and then another one has.
+TEST_F(MeasuredMachineTest, PlacementsOfAJobAreKeptApart) {
+  const auto cores = allowed_core_numbers();
+  if (cores.size() < 2) GTEST_SKIP() << "there is one core";
+  const auto measured = [&](int bound) {
+    int count = 0;
+    run_threads({.ranks = 3}, [&](World& world) {
+      if (world.ranks.rank() == bound) {
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(cores.back(), &one);
+        ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+      }
+      MeasuredMachine machine(world, options());
+      machine.times(sample(1), {});
+      if (world.ranks.rank() == 0) count = machine.measured();
+    });
+    return count;
+  };
+  EXPECT_EQ(measured(1), 1);
+  EXPECT_EQ(measured(1), 0);
+  EXPECT_EQ(measured(2), 1);
 }
 
 TEST_F(MeasuredMachineTest, PassesOverDamagedLines) {
