@@ -43,7 +43,7 @@ constexpr double kCudaBytes = 0.53 * (1 << 30);
 
 int threads_of(const RunPlan& plan, const RankCounts& ranks) {
   if (plan.threads > 0) return plan.threads;
-  return std::max(1, usable_cores() / ranks.local_size);
+  return ranks.cores > 0 ? ranks.cores : std::max(1, usable_cores() / ranks.local_size);
 }
 
 double kernel_scratch(const RunPlan& plan, const RankCounts& ranks, const TensorRank& tensor, bool head) {
@@ -126,7 +126,8 @@ double left_for_ranks(const RunPlan& plan, const RankCounts& ranks) {
 RankCounts RankCounts::of(const World& world) {
   return {.world_size = world.ranks.size(),
           .local_size = world.local_size,
-          .threads = world.ranks.name() != "mpi"};
+          .threads = world.ranks.name() != "mpi",
+          .cores = world.cores};
 }
 
 MemoryEstimate estimate_memory(const RunPlan& plan, const RankCounts& ranks,

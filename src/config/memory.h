@@ -16,6 +16,7 @@ struct RankCounts {
   int world_size = 1;
   int local_size = 1;   // ranks on this host
   bool threads = true;  // the ranks on a host are threads of one process
+  int cores = 0;        // of a rank; 0: its share of this process's
 
   static RankCounts as_threads(int ranks) { return {.world_size = ranks, .local_size = ranks}; }
   static RankCounts of(const World& world);

@@ -43,7 +43,8 @@ namespace {
 RankCounts rank_counts(const RunPlan& plan, const Machine& machine) {
   const int ranks = plan.mesh.ranks();
   return {.world_size = ranks,
-          .local_size = machine.ranks_per_host() > 0 ? std::min(machine.ranks_per_host(), ranks) : ranks};
+          .local_size = machine.ranks_per_host() > 0 ? std::min(machine.ranks_per_host(), ranks) : ranks,
+          .cores = machine.threads_of(plan)};
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "config/layout.h"
 #include "core/cores.h"
 #include "data/temp_folder.h"
+#include "planner/prediction.h"
 
 namespace shoal {
 namespace {
@@ -163,6 +164,9 @@ TEST_F(MeasuredMachineTest, RanksOfUnevenHostsAgree) {
     const MeasuredMachine machine(uneven, options());
     EXPECT_EQ(machine.ranks_per_host(), 1);
     EXPECT_EQ(machine.threads_of(sample(1)), 4);
+    const auto plan = plan_with_micro_batch(2);
+    EXPECT_EQ(memory_of_rank(plan, machine),
+              estimate_memory(plan, {.world_size = 2, .local_size = 1, .cores = 4}).of_device());
   });
 }
 

@@ -302,7 +302,8 @@ TEST(Prediction, UnevenSharesAreThoseOfTheRankWithMost) {
       const auto plan = predicted_plan(all);
       double most = 0;
       for (int tensor = 0; tensor < plan.mesh.tensor; ++tensor) {
-        const auto memory = estimate_memory(plan, RankCounts::as_threads(8), {.tensor = tensor});
+        const RankCounts ranks{.world_size = 8, .local_size = 8, .cores = 1};
+        const auto memory = estimate_memory(plan, ranks, {.tensor = tensor});
         most = std::max(most, memory.of_device());
       }
       EXPECT_EQ(memory_of_rank(plan, machine), most);
