@@ -89,6 +89,7 @@ void try_plans(std::vector<RankedPlan>& plans, Machine& machine) {
     next.tried = machine.try_step(next.plan, 1);
     if (next.tried.count == 0) passed_over.push_back(&next);
   }
+  if (fastest(plans) == kUntried) return;
   for (int trials = 2; trials <= kTrials; ++trials) {
     const double most = near(trials) * fastest(plans);
     for (auto& p : plans) {

@@ -30,6 +30,7 @@ struct TryingMachine final : Machine {
   int ranks_per_host() const override { return 8; }
   double memory_of_rank() const override { return 1e12; }
   Trials try_step(const RunPlan& plan, int most) override {
+    ++asked;
     if (std::ranges::find(tried, plan) == tried.end()) {
       if (std::ssize(tried) == budget || plan.pipeline.batch.batch == too_many_sequences) return {};
       tried.push_back(plan);
@@ -42,6 +43,7 @@ struct TryingMachine final : Machine {
   std::int64_t too_many_sequences = -1;  // for which there is no room
   std::ptrdiff_t budget = 100;
   std::vector<RunPlan> tried;
+  int asked = 0;
 };
 
 TEST(Trials, AnotherMeshIsTriedBeforeVariants) {
@@ -61,6 +63,14 @@ TEST(Trials, APlanWithoutRoomIsPassedOver) {
   try_plans(plans, machine);
   EXPECT_EQ(machine.tried.size(), 2u);
   EXPECT_EQ(plans.front().plan.pipeline.batch.batch, 2);
+}
+
+TEST(Trials, ThereAreNoRoundsWhereNothingCouldBeTried) {
+  TryingMachine machine;
+  machine.budget = 0;
+  auto plans = plans_of_two_meshes();
+  try_plans(plans, machine);
+  EXPECT_EQ(machine.asked, 4) << "once for each plan";
 }
 
 TEST(Trials, AMeshThatIsPredictedTooFastLosesToOneThatIsNot) {
