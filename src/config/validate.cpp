@@ -223,6 +223,7 @@ class Rules {
     model.vocab_size = std::max<std::int64_t>(1, model.vocab_size);  // 0: not known yet
     if (lora.rank > 0 && std::ranges::none_of(model.lora.targets, [](bool on) { return on; }))
       fail_user("lora.targets is empty; name the layers that get adapters, e.g. lora.targets=attn.c_attn");
+    if (model.frozen.empty()) return;
     const auto units = gpt_units(model);
     for (const auto& pattern : model.frozen) {
       const auto matches = [&](const UnitSpec& unit) { return !unit.adapter && fits(unit.name, pattern); };
