@@ -27,10 +27,10 @@ bool needs_no_more_than_before(const RunPlan& plan, int stage) {
 
 // A long pipeline's stages are left out where they need no more than another: the first have the embedding
 // and hold most activations, the last has the head.
-double memory_of_rank(const RunPlan& plan, const Machine& machine) {
+double memory_of_rank(const RunPlan& plan, const Machine& machine, double enough) {
   const int stages = plan.mesh.pipeline;
   double most = 0;
-  for (int stage = 0; stage < stages; ++stage) {
+  for (int stage = 0; stage < stages && most <= enough; ++stage) {
     const bool between = stages > 4 && stage > 1 && stage + 1 < stages;
     if (between && needs_no_more_than_before(plan, stage)) continue;
     most = std::max(most, memory_of_stage(plan, machine, stage));

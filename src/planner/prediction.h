@@ -1,6 +1,7 @@
 // Predicts a step of a plan on a machine: its time, term by term, and its memory.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -50,8 +51,10 @@ class Predictor {
   std::vector<std::shared_ptr<const PricedSample>> samples_;
 };
 
-// The part of predict() that needs no times: bytes of the rank that needs most.
-double memory_of_rank(const RunPlan& plan, const Machine& machine);
+// The part of predict() that needs no times: bytes of the rank that needs most. Where that is more than
+// `enough`, those of another rank that needs more than `enough` do.
+double memory_of_rank(const RunPlan& plan, const Machine& machine,
+                      double enough = std::numeric_limits<double>::infinity());
 // The same of the ranks of one stage.
 double memory_of_stage(const RunPlan& plan, const Machine& machine, int stage);
 // Bytes of a host's memory that its ranks need together, and whether this host has as much.

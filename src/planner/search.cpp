@@ -218,7 +218,10 @@ class Search {
         return refuse("parallel.offload = \"host\" needs more of the host's memory than is available");
       }
       ++result_.considered;
-      all.memory = memory_of_rank(all.plan, machine_);
+      const auto& smallest = result_.smallest;
+      all.memory = smallest
+                       ? memory_of_rank(all.plan, machine_, std::max(limit_, smallest->prediction.memory))
+                       : memory_of_rank(all.plan, machine_);
       const bool fits = all.memory <= limit_;
       if (fits && (recompute == Recompute::none || !counts_are_free())) {
         candidates_.push_back(std::move(all));
@@ -229,7 +232,7 @@ class Search {
         continue;
       }
       ++result_.too_large;
-      if (!result_.smallest || all.memory < result_.smallest->prediction.memory) {
+      if (!smallest || all.memory < smallest->prediction.memory) {
         result_.smallest = ranked(std::move(all), {});
       }
     }
