@@ -22,9 +22,11 @@ namespace {
 
 std::string reason() { return std::generic_category().message(errno); }
 
-// The hidden name under which a file's successor is made. `before` distinguishes attempts.
-fs::path partial_beside(const fs::path& path, std::string_view before = "") {
-  return path.parent_path() / fmt::format(".{}{}.partial", path.filename().string(), before);
+// The hidden name under which a file's successor is made. `number` distinguishes those who make it at the
+// same time.
+fs::path partial_beside(const fs::path& path, int number = 0) {
+  return path.parent_path() /
+         fmt::format(".{}{}.partial", path.filename().string(), number > 0 ? fmt::format(".{}", number) : "");
 }
 
 fs::path without_links(const fs::path& path) {
@@ -58,6 +60,13 @@ void open_standard_streams() {
 }
 
 bool try_lock(const FileDescriptor& file) { return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0; }
+
+bool is_at(const FileDescriptor& file, const fs::path& path) {
+  struct stat open {
+  }, there{};
+  return ::fstat(file.get(), &open) == 0 && ::stat(path.c_str(), &there) == 0 &&
+         open.st_dev == there.st_dev && open.st_ino == there.st_ino;
+}
 
 MappedFile::MappedFile(fs::path path) : path_(std::move(path)) {
   const auto file = open_file(path_, O_RDONLY | O_NONBLOCK, "read");  // a pipe is refused, not waited for
@@ -104,11 +113,18 @@ void write_text(const fs::path& path, std::string_view text) {
 }
 
 StagedFile::StagedFile(fs::path path) : path_(std::move(path)), target_(without_links(path_)) {
-  for (int attempt = 0; !file_; ++attempt) {
-    staging_ = partial_beside(target_, fmt::format(".{}", attempt));
-    file_ = FileDescriptor(::open(staging_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    if (!file_ && errno != EEXIST) fail_user("cannot create {}: {}", path_.string(), reason());
+  for (int number = 0;;) {
+    staging_ = partial_beside(target_, number);
+    file_ = FileDescriptor(::open(staging_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+    if (!file_) fail_user("cannot create {}: {}", path_.string(), reason());
+    // What a killed process has left is locked by nobody.
+    if (!try_lock(file_) && errno == EWOULDBLOCK) {
+      ++number;
+    } else if (is_at(file_, staging_)) {
+      break;  // and not what another process has just given its name
+    }
   }
+  if (::ftruncate(file_.get(), 0) != 0) fail_user("cannot write {}: {}", path_.string(), reason());
 }
 
 StagedFile::~StagedFile() {

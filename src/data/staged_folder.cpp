@@ -85,14 +85,6 @@ void make_folder(const fs::path& folder) {
   if (error) fail_user("{}: cannot be created: {}", folder.string(), error.message());
 }
 
-// Whether a path still names an open file, which another process may have removed.
-bool names(const fs::path& path, const FileDescriptor& file) {
-  struct stat open {
-  }, there{};
-  return ::fstat(file.get(), &open) == 0 && ::stat(path.c_str(), &there) == 0 &&
-         open.st_dev == there.st_dev && open.st_ino == there.st_ino;
-}
-
 }  // namespace
 
 FolderLock::FolderLock(const fs::path& folder)
@@ -100,7 +92,7 @@ FolderLock::FolderLock(const fs::path& folder)
   for (;;) {
     file_ = open_file(path_, O_RDWR | O_CREAT, "create");
     if (try_lock(file_)) {
-      if (names(path_, file_)) return;
+      if (is_at(file_, path_)) return;
       continue;  // the last holder removed it between the two calls
     }
     const int error = errno;

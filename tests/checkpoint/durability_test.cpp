@@ -111,7 +111,9 @@ class Durability : public ::testing::Test {
     writer.write_shard(1, 2, std::vector{b_.view()}, {});
     return writer;
   }
-  static CheckpointInfo info() { return {7, "0.1.0", "", {}, {}}; }
+  static CheckpointInfo info() {
+    return {7, "0.1.0", "", nlohmann::json::object(), nlohmann::json::object()};
+  }
 
   const ScratchDir run_;
   const TestTensor a_{"a", DType::f32, {100}, 1}, b_{"b", DType::f32, {2'000'000}, 2};

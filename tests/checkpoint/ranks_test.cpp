@@ -25,7 +25,9 @@ class Ranks : public ::testing::Test {
  protected:
   Ranks(std::int64_t a, std::int64_t b) : a_("a", DType::f32, {a}, 1), b_("b", DType::f32, {b}, 2) {}
 
-  static CheckpointInfo at_step(std::int64_t step) { return {step, "0.1.0", "", {}, {}}; }
+  static CheckpointInfo at_step(std::int64_t step) {
+    return {step, "0.1.0", "", nlohmann::json::object(), nlohmann::json::object()};
+  }
   void begin(int rank, std::int64_t step) {
     store(rank).save_async(at_step(step), std::vector{rank == 0 ? a_.view() : b_.view()});
   }

@@ -27,7 +27,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-CheckpointInfo at_step(std::int64_t step) { return {step, "0.1.0", "", {}, {}}; }
+CheckpointInfo at_step(std::int64_t step) {
+  return {step, "0.1.0", "", nlohmann::json::object(), nlohmann::json::object()};
+}
 
 std::vector<std::string> names(const std::vector<fs::path>& paths) {
   std::vector<std::string> result;

@@ -53,8 +53,8 @@ TEST_F(Files, AreReplacedInOneStep) {
 
 TEST_F(Files, AreStagedUnderNamesOfTheirOwn) {
   const auto path = folder_ / "model";
-  for (const char* other : {"model.partial", ".model.partial", ".model.0.partial"})
-    write_text(folder_ / other, "a user's");
+  write_text(folder_ / "model.partial", "a user's");
+  write_text(folder_ / ".model.partial", "what a killed process has left");
   {
     StagedFile one(path), other(path);
     EXPECT_NE(one.path(), other.path());
@@ -68,9 +68,8 @@ TEST_F(Files, AreStagedUnderNamesOfTheirOwn) {
     unfinished.write("half");
   }
   EXPECT_EQ(read_text(path, 100), "other");
-  for (const char* other : {"model.partial", ".model.partial", ".model.0.partial"})
-    EXPECT_EQ(read_text(folder_ / other, 100), "a user's");
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 4);
+  EXPECT_EQ(read_text(folder_ / "model.partial", 100), "a user's");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 2);
 }
 
 TEST_F(Files, AreStagedWithTheModeOfAnyNewFile) {

@@ -6,6 +6,7 @@
 #
 # Needs what fresh_debian.sh needs.
 set -euo pipefail
+unset CDPATH  # cd would look there first, and print
 [ $# -eq 2 ] || { echo "usage: $0 BUILD-FOLDER SUITE" >&2; exit 2; }
 shoal=$(realpath "$1")/shoal suite=$2
 tests=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
