@@ -35,6 +35,14 @@ fs::path without_links(const fs::path& path) {
   return error ? path : target;
 }
 
+// Whether a path names an open file.
+bool is_at(const FileDescriptor& file, const fs::path& path) {
+  struct stat open {
+  }, there{};
+  return ::fstat(file.get(), &open) == 0 && ::stat(path.c_str(), &there) == 0 &&
+         open.st_dev == there.st_dev && open.st_ino == there.st_ino;
+}
+
 void try_to_sync(const fs::path& path) {
   if (const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC)); file) ::fsync(file.get());
 }
@@ -61,11 +69,16 @@ void open_standard_streams() {
 
 bool try_lock(const FileDescriptor& file) { return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0; }
 
-bool is_at(const FileDescriptor& file, const fs::path& path) {
-  struct stat open {
-  }, there{};
-  return ::fstat(file.get(), &open) == 0 && ::stat(path.c_str(), &there) == 0 &&
-         open.st_dev == there.st_dev && open.st_ino == there.st_ino;
+int create_locked(FileDescriptor& file, const fs::path& path) {
+  for (;;) {
+    file = FileDescriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    if (!file) return errno;
+    if (try_lock(file)) {
+      if (is_at(file, path)) return 0;
+    } else if (errno != EINTR) {
+      return errno;
+    }
+  }
 }
 
 MappedFile::MappedFile(fs::path path) : path_(std::move(path)) {
@@ -113,17 +126,12 @@ void write_text(const fs::path& path, std::string_view text) {
 }
 
 StagedFile::StagedFile(fs::path path) : path_(std::move(path)), target_(without_links(path_)) {
-  for (int number = 0;;) {
+  // Nobody locks what a killed process has left.
+  for (int number = 0, error = EWOULDBLOCK; error == EWOULDBLOCK; ++number) {
     staging_ = partial_beside(target_, number);
-    file_ = FileDescriptor(::open(staging_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
-    if (!file_) fail_user("cannot create {}: {}", path_.string(), reason());
-    // What a killed process has left is locked by nobody.
-    if (!try_lock(file_) && errno == EWOULDBLOCK) {
-      ++number;
-    } else if (is_at(file_, staging_)) {
-      break;  // and not what another process has just given its name
-    }
+    error = create_locked(file_, staging_);
   }
+  if (!file_) fail_user("cannot create {}: {}", path_.string(), reason());
   if (::ftruncate(file_.get(), 0) != 0) fail_user("cannot write {}: {}", path_.string(), reason());
 }
 

@@ -43,8 +43,10 @@ void open_standard_streams();
 // Locks an open file (flock) until its descriptor is closed, at the latest when the process ends. Returns
 // false, with the reason in errno, where it cannot: EWOULDBLOCK while another process holds the lock.
 bool try_lock(const FileDescriptor& file);
-// Whether a path names an open file, which another process may have moved or removed.
-bool is_at(const FileDescriptor& file, const std::filesystem::path& path);
+// Creates or opens a file and locks it, though those who hold its lock may rename or remove it. Returns 0, or
+// the system's reason: EWOULDBLOCK while another process holds the lock. `file` is empty where it cannot be
+// opened, and has no lock on a file system without locks.
+int create_locked(FileDescriptor& file, const std::filesystem::path& path);
 
 // A whole file, mapped read-only, which must not be cut short meanwhile (core/bus_error.h). Throws UserError
 // when it is missing, not a regular file, or cannot be read.
@@ -75,8 +77,8 @@ std::string read_rest(std::ifstream& stream, const std::filesystem::path& path);
 void write_text(const std::filesystem::path& path, std::string_view text);
 
 // A file that is written beside its place, as .NAME.partial or, while others write that, .NAME.1.partial, and
-// renamed when it is complete. Until then the old file of its name, if any, stays as it is; behind a link, the file that it
-// leads to is replaced. Throws UserError, with the system's reason.
+// renamed when it is complete. Until then the old file of its name, if any, stays as it is; behind a link,
+// the file that it leads to is replaced. Throws UserError, with the system's reason.
 class StagedFile {
  public:
   explicit StagedFile(std::filesystem::path path);

@@ -89,19 +89,12 @@ void make_folder(const fs::path& folder) {
 
 FolderLock::FolderLock(const fs::path& folder)
     : path_(folder.parent_path() / ("." + folder.filename().string() + ".lock")) {
-  for (;;) {
-    file_ = open_file(path_, O_RDWR | O_CREAT, "create");
-    if (try_lock(file_)) {
-      if (is_at(file_, path_)) return;
-      continue;  // the last holder removed it between the two calls
-    }
-    const int error = errno;
-    if (error == EINTR) continue;
-    if (error == EWOULDBLOCK) fail_user("{}: another process is writing this folder", folder.string());
-    log::warn("{} cannot be locked ({}): let no other process write {} meanwhile", path_.string(),
-              std::strerror(error), folder.string());
-    return;
-  }
+  const int error = create_locked(file_, path_);
+  if (error == 0) return;
+  if (!file_) fail_user("cannot create {}: {}", path_.string(), std::strerror(error));
+  if (error == EWOULDBLOCK) fail_user("{}: another process is writing this folder", folder.string());
+  log::warn("{} cannot be locked ({}): let no other process write {} meanwhile", path_.string(),
+            std::strerror(error), folder.string());
 }
 
 FolderLock::~FolderLock() {
