@@ -90,7 +90,7 @@ void converse(SampleWriter& writer, const SampleArguments& options, const Loaded
     if (line.ends_with('\r')) line.pop_back();
     SamplePrompt prompt{.text = line, .tokens = {}, .reference = {}};
     try {
-      prompt.tokens = encode_prompt(line, model, options.beam.beams > 0);
+      prompt.tokens = encode_prompt(line, model, options);
     } catch (const UserError& error) {
       if (!person) throw;
       fmt::print(stderr, "{}\n", error.what());

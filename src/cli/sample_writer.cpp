@@ -13,7 +13,8 @@
 
 namespace shoal::cli {
 
-std::vector<std::int32_t> encode_prompt(const std::string& prompt, const LoadedModel& model, bool whole) {
+std::vector<std::int32_t> encode_prompt(const std::string& prompt, const LoadedModel& model,
+                                        const SampleArguments& options) {
   std::vector<std::int32_t> tokens;
   try {
     model.tokenizer->encode(prompt, tokens);
@@ -23,7 +24,7 @@ std::vector<std::int32_t> encode_prompt(const std::string& prompt, const LoadedM
   if (tokens.empty()) return {first_token(*model.tokenizer)};
   const auto length = static_cast<std::int64_t>(tokens.size());
   const auto seen = Generator::window(length, model.plan.model);
-  if (seen < length && !whole && !log::thread_muted()) {
+  if (seen < length && options.beam.beams == 0 && !log::thread_muted()) {
     fmt::print(stderr,
                "shoal: warning: the prompt has {} tokens, but the model's block_size is {}; only the last {} "
                "are used\n",
@@ -39,8 +40,7 @@ Prompts::Prompts(const SampleArguments& options, const std::string& text, const 
     std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);) {
       if (line.ends_with('\r')) line.pop_back();
-      lines_.push_back(
-          {.text = line, .tokens = encode_prompt(line, model, options.beam.beams > 0), .reference = {}});
+      lines_.push_back({.text = line, .tokens = encode_prompt(line, model, options), .reference = {}});
     }
     if (lines_.empty()) fail_user("--prompts {}: the file has no line", options.prompts);
     if (options.samples > kMostInt64 / std::ssize(lines_))
@@ -48,7 +48,7 @@ Prompts::Prompts(const SampleArguments& options, const std::string& text, const 
     return;
   }
   if (options.from_split.empty()) {
-    same_ = {.text = text, .tokens = encode_prompt(text, model, options.beam.beams > 0), .reference = {}};
+    same_ = {.text = text, .tokens = encode_prompt(text, model, options), .reference = {}};
     return;
   }
   data_.emplace(with_remedy([&] {

@@ -28,8 +28,9 @@ struct SampleArguments : TextModelArguments {
 };
 
 // The tokens of a prompt; of an empty one, the end-of-text token or a newline. Warns where the model does not
-// see all of it; not with `whole`, where the caller refuses that.
-std::vector<std::int32_t> encode_prompt(const std::string& prompt, const LoadedModel& model, bool whole);
+// see all of it; not with --beams, which refuses that.
+std::vector<std::int32_t> encode_prompt(const std::string& prompt, const LoadedModel& model,
+                                        const SampleArguments& options);
 
 // The prompts of all samples.
 class Prompts {
