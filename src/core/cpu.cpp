@@ -36,13 +36,9 @@ void say(const char* text) {
 }  // namespace
 
 InstructionSets instruction_sets() {
-  InstructionSets sets = {{"AVX2", false},
-                          {"FMA", false},
-                          {"AVX-512F", false},
-                          {"AVX-512BW/DQ/VL", false},
-                          {"AVX512_BF16", false},
-                          {"AMX-BF16", false},
-                          false};
+  InstructionSets sets = {{"AVX2", false},        {"FMA", false},
+                          {"AVX-512F", false},    {"AVX-512BW/DQ/VL", false},
+                          {"AVX512_BF16", false}, {"AMX-BF16", false}};
 #ifdef __x86_64__
   __builtin_cpu_init();
   sets.avx2.present = __builtin_cpu_supports("avx2");

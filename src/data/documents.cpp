@@ -200,7 +200,7 @@ class DocumentReader {
     return true;
   }
 
-  // What a text cannot begin with; "" if it can begin so.
+  // The reason why no text begins with `head`; "" if one may.
   std::string problem_of(std::string_view head) const {
     for (const auto& [signature, what] : kBinaryFiles) {
       if (head.starts_with(signature)) return what;

@@ -54,8 +54,7 @@ struct OddFiles {
 
 // Reads `inputs` in the order given and calls `visit` for every piece; stops early when it returns false.
 // - A text file is one document; .jsonl and .ndjson have one document per line. So has a .json whose first
-// two
-//   lines are objects; any other .json is a text. Names may end in upper case.
+//   two lines are objects; any other .json is a text. Names may end in upper case.
 // - The members of archives (.tar, .zip, also with .gz, .xz, .zst, .bz2) and the content of compressed files
 //   are read like files, even archives within archives.
 // - A folder stands for all files below it in the order of their names, except hidden ones and left_out.

@@ -23,8 +23,8 @@ std::size_t start_of_problem(std::string_view text, std::size_t at) {
   return start;
 }
 
-// Where a string has the escape of a surrogate without its partner, if that is why the parser stopped behind
-// `read`: at the end of the escape or of the character or escape behind it.
+// The place of a surrogate's escape without its partner, if the parser stopped for that behind `read`: at the
+// end of the escape, or of the character or escape behind it.
 std::optional<std::size_t> lone_surrogate(std::string_view read) {
   for (const std::size_t back : {6, 7, 8, 12}) {
     if (read.size() < back) break;

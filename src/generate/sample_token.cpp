@@ -194,8 +194,9 @@ Logprobs logprobs_of(std::span<const float> logits, std::int32_t chosen, int top
   const double most = std::ranges::max(peaks.of_blocks);
   double sum = 0;
   for (const float logit : logits) sum += std::exp(double{logit} - most);
+  const double log_sum = std::log(sum);
   const auto logprob = [&](std::int32_t id) {
-    return double{logits[static_cast<std::size_t>(id)]} - most - std::log(sum);
+    return double{logits[static_cast<std::size_t>(id)]} - most - log_sum;
   };
   Logprobs result{.chosen = logprob(chosen), .top = {}};
   const auto count = std::min(static_cast<std::size_t>(std::max(top, 0)), logits.size());

@@ -46,7 +46,7 @@ std::int32_t sample_token(std::span<const float> logits, const SampleOptions& op
 // The logits of ids below vocab_size; all with 0.
 std::span<const float> known_logits(std::span<const float> logits, std::int64_t vocab_size);
 
-// Of `chosen`, and of the `top` most likely tokens. Throws Error when a logit is not finite.
+// The logprobs of `chosen` and of the `top` most likely tokens. Throws Error when a logit is not finite.
 Logprobs logprobs_of(std::span<const float> logits, std::int32_t chosen, int top);
 
 }  // namespace shoal

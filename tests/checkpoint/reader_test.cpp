@@ -315,7 +315,7 @@ TEST_F(DamagedCheckpoint, ManifestsThatLieAreRefused) {
   EXPECT_THAT(with("/tensors", 3), HasSubstr("manifest.json"));
 }
 
-// As many runs of elements as the tensor has rows would take more memory than there is.
+// A run of elements for each of the tensor's rows would take more memory than there is.
 TEST_F(DamagedCheckpoint, ATensorLargerThanItsFileIsRefused) {
   const fs::path path = directory_ / "manifest.json";
   auto bad = nlohmann::json::parse(slurp(path));

@@ -111,7 +111,7 @@ TEST_F(DownloadTest, RefusesAnotherFile) {
   }
 }
 
-// As where the file system has no locks: others may write the usual file at the same time.
+// A file system without locks: others may write the usual file at the same time.
 TEST_F(DownloadTest, WithoutALockHasAFileOfItsOwn) {
   HttpServer server(content);
   write_partial("of another process");

@@ -188,7 +188,7 @@ TEST_F(MeasuredMachineTest, RanksOfAJobAgree) {
   EXPECT_EQ(all[2], all[0]);
 }
 
-// Of 4 ranks no three are 3 apart.
+// No three of 4 ranks are 3 apart.
 TEST_F(MeasuredMachineTest, AGroupWithoutRoomHasThePriceOfACloserOne) {
   run_threads({.ranks = 4}, [&](World& world) {
     MeasuredMachine machine(world, options());

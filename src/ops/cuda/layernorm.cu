@@ -350,7 +350,8 @@ __global__ void backward_kernel(S* dx, bool fresh, Sink sink, float* parts, cons
 }
 
 // The rows of a block, for as many blocks as run at once on an H100 or H200, whose multiprocessors have
-// registers for so many warps: a quarter of one has them for five, of 96 each. Not of the GPU at hand: another one may be less busy, but has the same bits.
+// registers for so many warps: a quarter of one has them for five, of 96 each. Not of the GPU at hand:
+// another one may be less busy, but has the same bits.
 std::int64_t rows_of_block(std::int64_t rows, std::int64_t warps) {
   constexpr std::int64_t kFewest = 8, kMultiprocessors = 132, kWarpsOfOne = 20;
   const std::int64_t each = ceil_div(rows, kWarpsOfOne / warps * kMultiprocessors);
