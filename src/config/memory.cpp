@@ -56,8 +56,8 @@ double kernel_scratch(const RunPlan& plan, const RankCounts& ranks, const Tensor
       .positions = model.block_size,
       .heads = heads,
       .head_size = model.head_size(),
-      .columns = std::max({local_hidden(model, tensor).count(), 3 * heads * model.head_size(),
-                           std::int64_t{2} * model.n_embd}),
+      .columns = std::max(
+          {local_hidden(model, tensor).count(), 3 * heads * model.head_size(), std::int64_t{model.n_embd}}),
       .channels = model.n_embd,
       .classes = head ? classes : 0,
       .logit_rows =

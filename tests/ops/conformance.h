@@ -22,6 +22,39 @@ inline Values rounding_before_bias(const Values& result, const Values& bias, DTy
   return Values(0.0, result.size());
 }
 
+// The sums of a norm's gradient, which linear_backward_weight then need not make, for rows [R, C].
+inline void expect_sums_of_gradient(const Side& side, std::int64_t R, std::int64_t C) {
+  SCOPED_TRACE((Shape{R, C}).to_string());
+  const std::int64_t n = R * C;
+  const Buffer x = side.stream({1, R, C}, normal_values(n, 1, side.stream_type)),
+               dy = side.compute({R, C}, normal_values(n, 2, side.compute_type)),
+               scale = side.compute({C}, normal_values(C, 3, side.compute_type)), y = side.compute({R, C}),
+               mean = side.full({R}), rstd = side.full({R});
+  side.backend.layernorm_forward(y, mean, rstd, Tensor(x).reshaped({R, C}), scale, scale);
+  for (const bool with_branch : {true, false}) {
+    const Buffer dx = side.stream({1, R, C}, normal_values(n, 4, side.stream_type)),
+                 dbranch = side.compute({1, R, C}), dgamma = side.full({C}), dbeta = side.full({C}),
+                 sums = side.full({C}, normal_values(C, 5));
+    side.backend.layernorm_residual_backward({.norm = {.dx = dx,
+                                                       .dgamma = dgamma,
+                                                       .dbeta = dbeta,
+                                                       .dy = dy,
+                                                       .x = Tensor(x).reshaped({R, C}),
+                                                       .gamma = scale,
+                                                       .mean = mean,
+                                                       .rstd = rstd},
+                                              .dbranch = with_branch ? Tensor(dbranch) : Tensor{},
+                                              .sums = sums});
+    Values expected(0.0, static_cast<std::size_t>(C)), magnitude = expected;
+    const Values result = dx.values();
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      expected[i % static_cast<std::size_t>(C)] += result[i];
+      magnitude[i % static_cast<std::size_t>(C)] += std::abs(result[i]);
+    }
+    expect_within(sums.values(), expected, gamma(R) * magnitude);
+  }
+}
+
 template <typename Param>
 class Conformance : public testing::TestWithParam<Param> {
  protected:

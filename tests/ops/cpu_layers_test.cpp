@@ -400,6 +400,10 @@ TEST_P(CpuStreamNorm, Backward) {
   }
 }
 
+TEST_P(CpuStreamNorm, SumsOfTheGradient) {
+  if (ops_.norm_backward_sums()) expect_sums_of_gradient(side_, R_, C_);
+}
+
 // Rows of up to 16 x 128 columns are kept in the registers of a GPU.
 INSTANTIATE_TEST_SUITE_P(Shapes, CpuStreamNorm,
                          testing::Combine(testing::ValuesIn(kTypes),

@@ -124,18 +124,21 @@ TEST_P(CpuThreads, Layers) {
     side.backend.residual_forward(stream, stream, branch, side.at_step(dropout));
 
     const Buffer y = side.compute({B * T, C}), mean = side.full({B * T}), rstd = side.full({B * T}),
-                 scale = side.compute({C}, values(C, 5)), dscale = side.full({C}), dshift = side.full({C});
+                 scale = side.compute({C}, values(C, 5)), dscale = side.full({C}), dshift = side.full({C}),
+                 sums = side.full({C});
     side.backend.layernorm_forward(y, mean, rstd, stream, scale, scale);
-    side.backend.layernorm_backward({.dx = gradient,
-                                     .dgamma = dscale,
-                                     .dbeta = dshift,
-                                     .dy = branch,
-                                     .x = stream,
-                                     .gamma = scale,
-                                     .mean = mean,
-                                     .rstd = rstd});
-    return std::vector{stream.bytes(), dwte.bytes(), dwpe.bytes(),     branch.bytes(), y.bytes(),
-                       mean.bytes(),   rstd.bytes(), gradient.bytes(), dscale.bytes(), dshift.bytes()};
+    side.backend.layernorm_residual_backward({.norm = {.dx = gradient,
+                                                       .dgamma = dscale,
+                                                       .dbeta = dshift,
+                                                       .dy = branch,
+                                                       .x = stream,
+                                                       .gamma = scale,
+                                                       .mean = mean,
+                                                       .rstd = rstd},
+                                              .sums = sums});
+    return std::vector{stream.bytes(), dwte.bytes(),   dwpe.bytes(), branch.bytes(),
+                       y.bytes(),      mean.bytes(),   rstd.bytes(), gradient.bytes(),
+                       dscale.bytes(), dshift.bytes(), sums.bytes()};
   });
 }
 

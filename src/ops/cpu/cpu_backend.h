@@ -55,6 +55,9 @@ class CpuBackend final : public Backend {
   void residual_forward(const Tensor& out, const Tensor& residual, const Tensor& branch,
                         const Dropout& dropout) override;
   void residual_backward(const Tensor& dbranch, const Tensor& dout, const Dropout& dropout) override;
+  void residual_layernorm_forward(const ResidualLayerNorm& args) override;
+  void layernorm_residual_backward(const LayerNormResidualBackward& args) override;
+  bool norm_backward_sums() const override { return true; }
 
   void gelu_forward(const Tensor& y, const Tensor& x, Gelu kind) override;
   void gelu_backward(const Tensor& dx, const Tensor& dy, const Tensor& x, Gelu kind) override;

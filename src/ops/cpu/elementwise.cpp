@@ -1,4 +1,4 @@
-// Copies, sums, residual additions with dropout, and GELU.
+// Copies, sums, and GELU.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -8,7 +8,6 @@
 
 #include "ops/cpu/cpu_backend.h"
 #include "ops/cpu/gelu.h"
-#include "ops/cpu/philox_simd.h"
 #include "ops/cpu/threads.h"
 
 namespace shoal::cpu {
@@ -148,48 +147,6 @@ void CpuBackend::clip_scale(const Tensor& scale, const Tensor& squares, double m
       std::isfinite(norm) && std::ranges::all_of(known, [](double x) { return std::isfinite(x); });
   const double factor = max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
   *scale.as<float>() = finite ? static_cast<float>(factor) : std::numeric_limits<float>::quiet_NaN();
-}
-
-void CpuBackend::residual_forward(const Tensor& out, const Tensor& residual, const Tensor& branch,
-                                  const Dropout& dropout) {
-  const std::int64_t channels = out.columns(), positions = out.dim(1);
-  const DropoutRow mask(dropout, dropout.site);
-  with_types(branch.dtype, out.dtype, [&]<typename T, typename S>() {
-    for_blocks(team_, out.rows(), rows_per_block(channels), [&](std::int64_t begin, std::int64_t end) {
-      const auto add_at = [&](std::int64_t at, std::int64_t live, Vec factor) {
-        store_n(out.as<S>() + at,
-                load_n(residual.as<S>() + at, live) + factor * load_n(branch.as<T>() + at, live), live);
-      };
-      if (!dropout.active()) {
-        for_lanes((end - begin) * channels, [&](std::int64_t i, std::int64_t live) {
-          add_at(begin * channels + i, live, splat(1.0f));
-        });
-        return;
-      }
-      for (std::int64_t row = begin; row < end; ++row) {
-        for_dropout_row(
-            mask, dropout.window.row(row / positions, row % positions), channels,
-            [&](std::int64_t c, std::int64_t live, Vec factor) { add_at(row * channels + c, live, factor); });
-      }
-    });
-  });
-}
-
-void CpuBackend::residual_backward(const Tensor& dbranch, const Tensor& dout, const Dropout& dropout) {
-  if (!dropout.active()) return convert(dbranch, dout);
-  const std::int64_t channels = dout.columns(), positions = dout.dim(1);
-  const DropoutRow mask(dropout, dropout.site);
-  with_types(dbranch.dtype, dout.dtype, [&]<typename T, typename S>() {
-    for_blocks(team_, dout.rows(), rows_per_block(channels), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        for_dropout_row(mask, dropout.window.row(row / positions, row % positions), channels,
-                        [&](std::int64_t c, std::int64_t live, Vec factor) {
-                          const std::int64_t at = row * channels + c;
-                          store_n(dbranch.as<T>() + at, factor * load_n(dout.as<S>() + at, live), live);
-                        });
-      }
-    });
-  });
 }
 
 namespace {

@@ -1,9 +1,13 @@
-// Layer norm, and column sums: the gradients of its parameters and of biases.
+// Layer norm, the residual stream around it, and column sums: the gradients of biases and of norms.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <initializer_list>
+#include <iterator>
+#include <span>
 
 #include "ops/cpu/cpu_backend.h"
-#include "ops/cpu/simd.h"
+#include "ops/cpu/philox_simd.h"
 #include "ops/cpu/threads.h"
 
 namespace shoal::cpu {
@@ -14,21 +18,115 @@ constexpr std::int64_t kRowBlock = 64;  // rows of one thread's partial sums; fi
 
 std::int64_t row_blocks(std::int64_t rows) { return (rows + kRowBlock - 1) / kRowBlock; }
 
-// out g [columns] += sum over blocks of parts [blocks, stride]
-void fold_parts(ThreadTeam& team, const Tensor& out, const float* parts, std::int64_t blocks,
-                std::int64_t stride) {
-  with_type(out.dtype, [&]<typename G>() {
-    for_blocks(team, out.count(), 256, [&](std::int64_t begin, std::int64_t end) {
-      for_lanes(end - begin, [&](std::int64_t i, std::int64_t live) {
+// Where sums of columns go: [columns], or nowhere.
+struct ColumnSums {
+  Tensor out;
+  bool add = true;
+};
+
+// Each of `sums` [columns] gets the sum over blocks of its part of parts [blocks, sums, columns].
+void fold_parts(ThreadTeam& team, std::initializer_list<ColumnSums> sums, const float* parts,
+                std::int64_t blocks, std::int64_t columns) {
+  constexpr std::int64_t kColumns = 256;
+  const std::int64_t runs = (columns + kColumns - 1) / kColumns, stride = std::ssize(sums) * columns;
+  team.run(std::ssize(sums) * runs, [&](std::int64_t task, int) {
+    const auto& [out, add] = sums.begin()[task / runs];
+    if (!out) return;
+    const std::int64_t first = task % runs * kColumns;
+    const float* from = parts + task / runs * columns + first;
+    with_type(out.dtype, [&]<typename G>() {
+      for_lanes(std::min(kColumns, columns - first), [&](std::int64_t i, std::int64_t live) {
         Vec total{};
-        for (std::int64_t block = 0; block < blocks; ++block) {
-          total += load_n(parts + block * stride + begin + i, live);
-        }
-        G* to = out.as<G>() + begin + i;
-        store_n(to, load_n(to, live) + total, live);
+        for (std::int64_t block = 0; block < blocks; ++block)
+          total += load_n(from + block * stride + i, live);
+        G* to = out.as<G>() + first + i;
+        store_n(to, add ? load_n(to, live) + total : total, live);
       });
     });
   });
+}
+
+// The factors of a branch of the residual stream [B, T, C] under dropout, 1 without it.
+class BranchFactors {
+ public:
+  BranchFactors(const Dropout& dropout, const Tensor& stream)
+      : dropout_(dropout),
+        mask_(dropout, dropout.site),
+        positions_(stream.dim(1)),
+        columns_(stream.columns()) {}
+
+  // f(column, live lanes, factor) over a row
+  template <typename F>
+  void for_row(std::int64_t row, F&& f) const {
+    if (dropout_.active()) {
+      for_dropout_row(mask_, dropout_.window.row(row / positions_, row % positions_), columns_, f);
+    } else {
+      for_lanes(columns_, [&](std::int64_t c, std::int64_t live) { f(c, live, splat(1.0f)); });
+    }
+  }
+
+ private:
+  const Dropout& dropout_;
+  DropoutRow mask_;
+  std::int64_t positions_, columns_;
+};
+
+// Rows of residual_forward and of residual_backward.
+template <typename T, typename S>
+void add_branch(const Tensor& out, const Tensor& residual, const Tensor& branch, const BranchFactors& factors,
+                std::int64_t row) {
+  const std::int64_t at = row * out.columns();
+  factors.for_row(row, [&](std::int64_t c, std::int64_t live, Vec factor) {
+    const Vec addend = factor * load_n(branch.as<T>() + at + c, live);
+    store_n(out.as<S>() + at + c, load_n(residual.as<S>() + at + c, live) + addend, live);
+  });
+}
+template <typename T, typename S>
+void take_branch(const Tensor& dbranch, const Tensor& dout, const BranchFactors& factors, std::int64_t row) {
+  const std::int64_t at = row * dout.columns();
+  factors.for_row(row, [&](std::int64_t c, std::int64_t live, Vec factor) {
+    store_n(dbranch.as<T>() + at + c, factor * load_n(dout.as<S>() + at + c, live), live);
+  });
+}
+
+// Calls f.template operator()<T, S>(row) for all rows of a stream, with the types of the computation and of
+// the stream.
+template <typename F>
+void for_stream_rows(ThreadTeam& team, DType compute, const Tensor& stream, F&& f) {
+  with_types(compute, stream.dtype, [&]<typename T, typename S>() {
+    for_blocks(team, stream.rows(), rows_per_block(stream.columns()),
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t row = begin; row < end; ++row) f.template operator()<T, S>(row);
+               });
+  });
+}
+
+// A row of layernorm_forward.
+template <typename T, typename S>
+void normalize_row(const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& x,
+                   const Tensor& gamma, const Tensor& beta, std::int64_t row) {
+  const std::int64_t columns = x.columns();
+  const auto inverse = 1.0f / static_cast<float>(columns);
+  const S* in = x.as<S>() + row * columns;
+  Vec total{};
+  for_lanes(columns, [&](std::int64_t c, std::int64_t live) { total += load_n(in + c, live); });
+  const float m = sum(total) * inverse;
+  Vec squares{};
+  for_lanes(columns, [&](std::int64_t c, std::int64_t live) {
+    Vec d = load_n(in + c, live) - m;
+    if (live < kLanes) {
+      for (std::int64_t lane = live; lane < kLanes; ++lane) d[lane] = 0;
+    }
+    squares = fma(d, d, squares);
+  });
+  const float r = 1.0f / std::sqrt(sum(squares) * inverse + kEpsilon);
+  for_lanes(columns, [&](std::int64_t c, std::int64_t live) {
+    const Vec shift = beta ? load_n(beta.as<T>() + c, live) : Vec{};
+    const Vec value = fma((load_n(in + c, live) - m) * r, load_n(gamma.as<T>() + c, live), shift);
+    store_n(y.as<T>() + row * columns + c, value, live);
+  });
+  mean.as<float>()[row] = m;
+  rstd.as<float>()[row] = r;
 }
 
 }  // namespace
@@ -63,52 +161,56 @@ void CpuBackend::add_column_sums(const Tensor& out, const Tensor& x) {
       });
     });
   });
-  fold_parts(team_, out, parts, row_blocks(rows), columns);
+  fold_parts(team_, {{out}}, parts, row_blocks(rows), columns);
+}
+
+void CpuBackend::residual_forward(const Tensor& out, const Tensor& residual, const Tensor& branch,
+                                  const Dropout& dropout) {
+  const BranchFactors factors(dropout, out);
+  for_stream_rows(team_, branch.dtype, out, [&]<typename T, typename S>(std::int64_t row) {
+    add_branch<T, S>(out, residual, branch, factors, row);
+  });
+}
+
+void CpuBackend::residual_backward(const Tensor& dbranch, const Tensor& dout, const Dropout& dropout) {
+  const BranchFactors factors(dropout, dout);
+  for_stream_rows(team_, dbranch.dtype, dout, [&]<typename T, typename S>(std::int64_t row) {
+    take_branch<T, S>(dbranch, dout, factors, row);
+  });
 }
 
 void CpuBackend::layernorm_forward(const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& x,
                                    const Tensor& gamma, const Tensor& beta) {
-  const std::int64_t columns = x.columns();
-  const auto inverse = 1.0f / static_cast<float>(columns);
-  with_types(y.dtype, x.dtype, [&]<typename T, typename S>() {
-    for_blocks(team_, x.rows(), rows_per_block(columns), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        const S* in = x.as<S>() + row * columns;
-        Vec total{};
-        for_lanes(columns, [&](std::int64_t c, std::int64_t live) { total += load_n(in + c, live); });
-        const float m = cpu::sum(total) * inverse;
-        Vec squares{};
-        for_lanes(columns, [&](std::int64_t c, std::int64_t live) {
-          Vec d = load_n(in + c, live) - m;
-          if (live < kLanes) {
-            for (std::int64_t lane = live; lane < kLanes; ++lane) d[lane] = 0;
-          }
-          squares = fma(d, d, squares);
-        });
-        const float r = 1.0f / std::sqrt(cpu::sum(squares) * inverse + kEpsilon);
-        for_lanes(columns, [&](std::int64_t c, std::int64_t live) {
-          const Vec shift = beta ? load_n(beta.as<T>() + c, live) : Vec{};
-          const Vec value = fma((load_n(in + c, live) - m) * r, load_n(gamma.as<T>() + c, live), shift);
-          store_n(y.as<T>() + row * columns + c, value, live);
-        });
-        mean.as<float>()[row] = m;
-        rstd.as<float>()[row] = r;
-      }
-    });
+  for_stream_rows(team_, y.dtype, x, [&]<typename T, typename S>(std::int64_t row) {
+    normalize_row<T, S>(y, mean, rstd, x, gamma, beta, row);
+  });
+}
+
+void CpuBackend::residual_layernorm_forward(const ResidualLayerNorm& args) {
+  const BranchFactors factors(args.dropout, args.out);
+  for_stream_rows(team_, args.y.dtype, args.out, [&]<typename T, typename S>(std::int64_t row) {
+    add_branch<T, S>(args.out, args.residual, args.branch, factors, row);
+    normalize_row<T, S>(args.y, args.mean, args.rstd, args.out, args.gamma, args.beta, row);
   });
 }
 
 void CpuBackend::layernorm_backward(const LayerNormBackward& args) {
-  const auto& [dx, dgamma, dbeta, dy, x, gamma, mean, rstd] = args;
+  layernorm_residual_backward({.norm = args});
+}
+
+void CpuBackend::layernorm_residual_backward(const LayerNormResidualBackward& args) {
+  const auto& [dx, dgamma, dbeta, dy, x, gamma, mean, rstd] = args.norm;
   const std::int64_t rows = x.rows(), columns = x.columns();
   const auto inverse = 1.0f / static_cast<float>(columns);
-  // For each block of rows the sums for dgamma, then those for dbeta.
-  float* parts = scratch(column_sum_scratch(rows, 2 * columns));
+  const BranchFactors factors(args.dropout, dx);
+  // For each block of rows the sums for dgamma, for dbeta, and of dx.
+  constexpr std::int64_t kSums = 3;
+  float* parts = scratch(column_sum_scratch(rows, kSums * columns));
   with_types(dy.dtype, x.dtype, [&]<typename T, typename S>() {
     for_blocks(team_, rows, kRowBlock, [&](std::int64_t begin, std::int64_t end) {
-      float* part_gamma = parts + begin / kRowBlock * 2 * columns;
-      float* part_beta = part_gamma + columns;
-      std::memset(part_gamma, 0, static_cast<std::size_t>(2 * columns) * sizeof(float));
+      float* part_gamma = parts + begin / kRowBlock * kSums * columns;
+      float *part_beta = part_gamma + columns, *part_dx = part_beta + columns;
+      std::memset(part_gamma, 0, static_cast<std::size_t>(kSums * columns) * sizeof(float));
       for (std::int64_t row = begin; row < end; ++row) {
         const S* in = x.as<S>() + row * columns;
         const T* grad = dy.as<T>() + row * columns;
@@ -128,13 +230,15 @@ void CpuBackend::layernorm_backward(const LayerNormBackward& args) {
         for_lanes(columns, [&](std::int64_t c, std::int64_t live) {
           const Vec normal = (load_n(in + c, live) - m) * r;
           const Vec g = load_n(grad + c, live) * load_n(gamma.as<T>() + c, live);
-          store_n(out + c, fma(fma(normal, -mean_gx, g - mean_g), r, load_n(out + c, live)), live);
+          const Vec before = args.overwrite ? Vec{} : load_n(out + c, live);
+          store_n(out + c, fma(fma(normal, -mean_gx, g - mean_g), r, before), live);
+          if (args.sums) store_n(part_dx + c, load_n(part_dx + c, live) + load_n(out + c, live), live);
         });
+        if (args.dbranch) take_branch<T, S>(args.dbranch, dx, factors, row);
       }
     });
   });
-  fold_parts(team_, dgamma, parts, row_blocks(rows), 2 * columns);
-  if (dbeta) fold_parts(team_, dbeta, parts + columns, row_blocks(rows), 2 * columns);
+  fold_parts(team_, {{dgamma}, {dbeta}, {args.sums, false}}, parts, row_blocks(rows), columns);
 }
 
 }  // namespace shoal::cpu

@@ -15,7 +15,9 @@ std::size_t scratch_bytes(int threads, const KernelSizes& sizes, CpuLevel level)
   const std::int64_t attention =
                          attention_scratch(threads, sizes.positions, sizes.head_size, sizes.compute, level),
                      rows = sizes.batch * sizes.positions;
-  const auto floats = std::max(attention, column_sum_scratch(rows, sizes.columns));
+  // Sums of a bias's columns, or a norm's three.
+  const auto floats =
+      std::max(attention, column_sum_scratch(rows, std::max(sizes.columns, 3 * sizes.channels)));
   return static_cast<std::size_t>(floats) * sizeof(float) +
          PackedProduct::scratch_bytes(threads, sizes, level == CpuLevel::amx);
 }

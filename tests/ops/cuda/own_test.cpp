@@ -264,43 +264,13 @@ TEST_P(Cuda, TheSameBitsEveryTime) {
   }
 }
 
-// The sums of a norm's gradient, which linear_backward_weight need not make: of rows in a warp's registers,
-// of others, and of more rows than a block has.
+// Of rows in a warp's registers, of others, and of more rows than a block has.
 TEST_P(Cuda, NormsSumTheirGradient) {
   const std::shared_ptr<Backend> backend = make_cuda_backend({.ordered = false});
   ASSERT_TRUE(backend->norm_backward_sums());
   for (const DType stream : {DType::f32, GetParam()}) {
-    const Side side{*backend, GetParam(), DType::f32, stream};
-    for (const auto& [R, C] : {std::pair{1, 4}, {10, 3}, {141, 20}, {4, 768}, {29, 1600}, {2, 2052}}) {
-      SCOPED_TRACE(fmt::format("{} x {}", R, C));
-      const std::int64_t n = std::int64_t{R} * C;
-      const Buffer x = side.stream({1, R, C}, normal_values(n, 1, stream)),
-                   dy = side.compute({R, C}, values(n, 2)), scale = side.compute({C}, values(C, 3)),
-                   y = side.compute({R, C}), mean = side.full({R}), rstd = side.full({R});
-      backend->layernorm_forward(y, mean, rstd, Tensor(x).reshaped({R, C}), scale, scale);
-      for (const bool with_branch : {true, false}) {
-        const Buffer dx = side.stream({1, R, C}, normal_values(n, 4, stream)),
-                     dbranch = side.compute({1, R, C}), dgamma = side.full({C}), dbeta = side.full({C}),
-                     sums = side.full({C}, normal_values(C, 5));
-        backend->layernorm_residual_backward({.norm = {.dx = dx,
-                                                       .dgamma = dgamma,
-                                                       .dbeta = dbeta,
-                                                       .dy = dy,
-                                                       .x = Tensor(x).reshaped({R, C}),
-                                                       .gamma = scale,
-                                                       .mean = mean,
-                                                       .rstd = rstd},
-                                              .dbranch = with_branch ? Tensor(dbranch) : Tensor{},
-                                              .sums = sums});
-        Values expected(0.0, static_cast<std::size_t>(C)), magnitude = expected;
-        const Values result = dx.values();
-        for (std::size_t i = 0; i < result.size(); ++i) {
-          expected[i % static_cast<std::size_t>(C)] += result[i];
-          magnitude[i % static_cast<std::size_t>(C)] += std::abs(result[i]);
-        }
-        expect_within(sums.values(), expected, gamma(R) * magnitude);
-      }
-    }
+    for (const auto& [R, C] : {std::pair{1, 4}, {10, 3}, {141, 20}, {4, 768}, {29, 1600}, {2, 2052}})
+      expect_sums_of_gradient({*backend, GetParam(), DType::f32, stream}, R, C);
   }
 }
 
