@@ -1,9 +1,10 @@
 // Our own matrix products. Operands are packed into the order in which the tile kernel (tile.h) reads them,
 // as in Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008); rows of a left
-// operand that is neither transposed nor widened are read where they are. What can be packed by the thread
-// that multiplies it stays in that thread's cache, and is fetched while the thread multiplies what comes
-// before. Every element is the sum of its terms along K in their order, cut into pieces that the shape alone
-// decides, so its bits depend neither on the number of threads nor on its place.
+// operand that is neither transposed nor widened are read where they are, as are small operands of floats
+// with AVX-512 (product_block.h). What can be packed by the thread that multiplies it stays in that thread's
+// cache, and is fetched while the thread multiplies what comes before. Every element is the sum of its terms
+// along K in their order, cut into pieces that the shape alone decides, so its bits depend neither on the
+// number of threads nor on its place.
 #pragma once
 
 #include <cstddef>

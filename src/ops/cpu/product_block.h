@@ -64,6 +64,11 @@ inline TaskSize task_size<TilePair>(bool own_left, std::int64_t rows, std::int64
 // The part of a left operand that one task packs: long runs of memory.
 constexpr std::int64_t kPackRows = 4 * kTaskRows, kPackDepth = 128;
 
+// Operands of floats that stay in a second-level cache as they are, with strides between the rows, need no
+// packing where a tile reads whole cache lines of a row: up to so many bytes, of both, and of one.
+constexpr bool kReadsInPlace = kPanel * sizeof(float) >= 4 * 64;
+constexpr std::int64_t kMostInPlace = 1 << 20, kOneInPlace = 768 << 10;
+
 // Floats of a row that is copied: whole cache lines, and one more.
 inline std::int64_t widened_row(std::int64_t depth) { return count_of(depth, 16) * 16 + 16; }
 
@@ -89,6 +94,9 @@ struct ProductBlock {
   std::int64_t groups = count_of(columns, size.columns), parts = count_of(rows, task_rows);
   std::int64_t panel = Form::panel_units(units);  // from one packed panel to the next
   bool own_left = owns_left(call);
+  // Whether the columns of a transposed left operand, and the rows of a right one, are read where they lie.
+  bool left_in_place = call.transpose_a && in_place(call.a, m, 0),
+       right_in_place = !call.transpose_b && n % kLanes == 0 && in_place(call.b, n, left_in_place ? m : 0);
   // Whether rows of the left operand are copied, as floats.
   bool widened = !call.transpose_a && size_of(call.a.dtype) != sizeof(Source);
   // Tasks that pack the left operand.
@@ -104,8 +112,10 @@ struct ProductBlock {
     return call.transpose_a ? count_of(rows, kStrip) * strip : rows * widened_row(depth);
   }
   std::int64_t units_of_right() const { return count_of(columns, kPanel) * panel; }
-  std::int64_t left_tasks() const { return !own_left && (call.transpose_a || widened) ? wide * deep : 0; }
-  std::int64_t right_tasks() const { return own_left ? groups : 0; }
+  std::int64_t left_tasks() const {
+    return !own_left && ((call.transpose_a && !left_in_place) || widened) ? wide * deep : 0;
+  }
+  std::int64_t right_tasks() const { return own_left && !right_in_place ? groups : 0; }
   std::int64_t tasks() const { return groups * parts; }
 
   // Pairs are made of bfloat16, floats of either type.
@@ -166,9 +176,10 @@ struct ProductBlock {
   void multiply(std::int64_t task, OwnPart& own) const {
     const std::int64_t others = own_left ? groups : parts, which = task / others, other = task % others;
     const std::int64_t group = own_left ? other : which, first_row = (own_left ? which : other) * task_rows;
-    Unit* packed = own.memory.take<Unit>(own_units(size, units));
+    const bool packs = own_left ? !left_in_place : !right_in_place;
+    Unit* packed = packs ? own.memory.take<Unit>(own_units(size, units)) : nullptr;
     const std::int64_t number = 2 * which + (begin > 0);
-    if (own.packed != number) {
+    if (packs && own.packed != number) {
       if (own_left) {
         pack_left(packed, first_row, height(first_row), 0, depth);
       } else {
@@ -176,8 +187,7 @@ struct ProductBlock {
       }
       own.packed = number;
     }
-    const Unit* rows_packed = own_left ? packed : left;
-    if (call.transpose_a && !own_left) rows_packed += first_row / kStrip * strip;
+    const Unit* rows_packed = own_left ? packed : packed_left(first_row);
     const Unit* columns_packed = own_left ? packed_right(group) : packed;
     auto own_next = pieces > 0 ? prefetch_next(which, 0, 1) : prefetch_next(which, other, others);
     if constexpr (kTiles<Unit>) {
@@ -191,11 +201,10 @@ struct ProductBlock {
       };
       write(first_row, first, width, multiply_to);
     } else {
-      for (std::int64_t first = group * size.columns; first < end_of(group);
-           first += kPanel, columns_packed += panel) {
+      for (std::int64_t first = group * size.columns; first < end_of(group); first += kPanel) {
         write(first_row, first, width(first), [&]<typename T>(T* to, std::int64_t stride, bool add) {
           multiply(Result<T>{to, stride, bias_of(first), add}, first_row, rows_packed, width(first),
-                   columns_packed, own_next);
+                   right_of(first, columns_packed), own_next);
         });
       }
     }
@@ -208,10 +217,22 @@ struct ProductBlock {
   }
 
  private:
+  // Whether an operand is read where it lies, beside the other one if that has so many columns in place.
+  bool in_place(const Tensor& operand, std::int64_t width, std::int64_t other) const {
+    const auto bytes = [&](std::int64_t of) { return depth * of * static_cast<std::int64_t>(sizeof(float)); };
+    return kReadsInPlace && std::is_same_v<Unit, float> && operand.dtype == DType::f32 &&
+           bytes(width) <= kOneInPlace && bytes(width + other) <= kMostInPlace;
+  }
   // The rows that stand side by side in a packed left operand.
   static constexpr std::int64_t kRun = kTiles<Unit> ? 16 : kStrip;
 
-  Unit* packed_right(std::int64_t group) const { return right + group * size.columns / kPanel * panel; }
+  // Of what is packed by all, if anything is: all rows where the left operand is not transposed.
+  Unit* packed_left(std::int64_t first_row) const {
+    return left && call.transpose_a ? left + first_row / kStrip * strip : left;
+  }
+  Unit* packed_right(std::int64_t group) const {
+    return right ? right + group * size.columns / kPanel * panel : nullptr;
+  }
   std::int64_t height(std::int64_t first_row) const { return std::min(task_rows, rows - first_row); }
   std::int64_t width(std::int64_t first) const { return std::min(kPanel, columns - first); }
   std::int64_t end_of(std::int64_t group) const { return std::min(columns, (group + 1) * size.columns); }
@@ -269,6 +290,11 @@ struct ProductBlock {
     return Prefetch(call.a.as<std::byte>() + ((row + first) * k + from) * bytes, k * bytes,
                     std::min(kStrip, rows - first), depth * bytes, 0, 1, calls);
   }
+  // A panel of the right operand, of the task's packed ones or in place.
+  Right<Unit> right_of(std::int64_t first, const Unit* columns_packed) const {
+    if (right_in_place) return {call.b.as<Unit>() + from * n + column + first, n};
+    return {columns_packed + first % size.columns / kPanel * panel, round_up(width(first))};
+  }
   auto left_of(std::int64_t first_row, const Unit* rows_packed) const {
     using Left = typename Form::Left;
     if (!call.transpose_a) return Left::rows(call.a.as<Source>() + (row + first_row) * k + from, k);
@@ -292,8 +318,7 @@ struct ProductBlock {
   // `rows_packed` are the task's rows where the left operand is transposed, else all rows of the block.
   template <typename T>
   void multiply(const Result<T>& c, std::int64_t first_row, const Unit* rows_packed, std::int64_t width,
-                const Unit* columns_packed, Prefetch& prefetch) const {
-    const Right<Unit> b{columns_packed, round_up(width)};
+                const Right<Unit>& b, Prefetch& prefetch) const {
     const auto with_left = [&](const auto& a, auto&& fetch) {
       panel_product(c, height(first_row), width, a, b, units, fetch);
     };
@@ -305,7 +330,9 @@ struct ProductBlock {
         next = next.from(1);
       });
     };
-    if (call.transpose_a) {
+    if (left_in_place) {
+      with_left(Left<Unit, true>{call.a.as<Source>() + from * m + row + first_row, m, kStrip}, prefetch);
+    } else if (call.transpose_a) {
       with_left(left_strips(rows_packed, units), prefetch);
     } else if (widened) {
       const std::int64_t stride = widened_row(depth);
