@@ -24,11 +24,12 @@ struct ColumnSums {
   bool add = true;
 };
 
-// Each of `sums` [columns] gets the sum over blocks of its part of parts [blocks, sums, columns].
+// Each of `sums` [columns] gets the sum over blocks of its part of parts [blocks, stride], in which those
+// that are there follow one another.
 void fold_parts(ThreadTeam& team, std::initializer_list<ColumnSums> sums, const float* parts,
-                std::int64_t blocks, std::int64_t columns) {
+                std::int64_t blocks, std::int64_t columns, std::int64_t stride) {
   constexpr std::int64_t kColumns = 256;
-  const std::int64_t runs = (columns + kColumns - 1) / kColumns, stride = std::ssize(sums) * columns;
+  const std::int64_t runs = (columns + kColumns - 1) / kColumns;
   team.run(std::ssize(sums) * runs, [&](std::int64_t task, int) {
     const auto& [out, add] = sums.begin()[task / runs];
     if (!out) return;
@@ -71,49 +72,31 @@ class BranchFactors {
   std::int64_t positions_, columns_;
 };
 
-// Rows of residual_forward and of residual_backward.
+// A row of residual_forward, and of residual_backward.
 template <typename T, typename S>
-void add_branch(const Tensor& out, const Tensor& residual, const Tensor& branch, const BranchFactors& factors,
-                std::int64_t row) {
-  const std::int64_t at = row * out.columns();
+void add_branch(S* out, const S* residual, const T* branch, const BranchFactors& factors, std::int64_t row) {
   factors.for_row(row, [&](std::int64_t c, std::int64_t live, Vec factor) {
-    const Vec addend = factor * load_n(branch.as<T>() + at + c, live);
-    store_n(out.as<S>() + at + c, load_n(residual.as<S>() + at + c, live) + addend, live);
+    store_n(out + c, load_n(residual + c, live) + factor * load_n(branch + c, live), live);
   });
 }
 template <typename T, typename S>
-void take_branch(const Tensor& dbranch, const Tensor& dout, const BranchFactors& factors, std::int64_t row) {
-  const std::int64_t at = row * dout.columns();
+void take_branch(T* dbranch, const S* dout, const BranchFactors& factors, std::int64_t row) {
   factors.for_row(row, [&](std::int64_t c, std::int64_t live, Vec factor) {
-    store_n(dbranch.as<T>() + at + c, factor * load_n(dout.as<S>() + at + c, live), live);
+    store_n(dbranch + c, factor * load_n(dout + c, live), live);
   });
 }
 
-// Calls f.template operator()<T, S>(row) for all rows of a stream, with the types of the computation and of
-// the stream.
-template <typename F>
-void for_stream_rows(ThreadTeam& team, DType compute, const Tensor& stream, F&& f) {
-  with_types(compute, stream.dtype, [&]<typename T, typename S>() {
-    for_blocks(team, stream.rows(), rows_per_block(stream.columns()),
-               [&](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t row = begin; row < end; ++row) f.template operator()<T, S>(row);
-               });
-  });
-}
-
-// A row of layernorm_forward.
+// A row of layernorm_forward; beta may be null.
 template <typename T, typename S>
-void normalize_row(const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& x,
-                   const Tensor& gamma, const Tensor& beta, std::int64_t row) {
-  const std::int64_t columns = x.columns();
+[[gnu::always_inline]] inline void normalize_row(T* y, float& mean, float& rstd, const S* x, const T* gamma,
+                                                 const T* beta, std::int64_t columns) {
   const auto inverse = 1.0f / static_cast<float>(columns);
-  const S* in = x.as<S>() + row * columns;
   Vec total{};
-  for_lanes(columns, [&](std::int64_t c, std::int64_t live) { total += load_n(in + c, live); });
+  for_lanes(columns, [&](std::int64_t c, std::int64_t live) { total += load_n(x + c, live); });
   const float m = sum(total) * inverse;
   Vec squares{};
   for_lanes(columns, [&](std::int64_t c, std::int64_t live) {
-    Vec d = load_n(in + c, live) - m;
+    Vec d = load_n(x + c, live) - m;
     if (live < kLanes) {
       for (std::int64_t lane = live; lane < kLanes; ++lane) d[lane] = 0;
     }
@@ -121,12 +104,23 @@ void normalize_row(const Tensor& y, const Tensor& mean, const Tensor& rstd, cons
   });
   const float r = 1.0f / std::sqrt(sum(squares) * inverse + kEpsilon);
   for_lanes(columns, [&](std::int64_t c, std::int64_t live) {
-    const Vec shift = beta ? load_n(beta.as<T>() + c, live) : Vec{};
-    const Vec value = fma((load_n(in + c, live) - m) * r, load_n(gamma.as<T>() + c, live), shift);
-    store_n(y.as<T>() + row * columns + c, value, live);
+    const Vec shift = beta ? load_n(beta + c, live) : Vec{};
+    store_n(y + c, fma((load_n(x + c, live) - m) * r, load_n(gamma + c, live), shift), live);
   });
-  mean.as<float>()[row] = m;
-  rstd.as<float>()[row] = r;
+  mean = m;
+  rstd = r;
+}
+
+// Calls f.template operator()<T, S>(row, the offset of its first element) for all rows of a stream, with the
+// types of the computation and of the stream.
+template <typename F>
+void for_stream_rows(ThreadTeam& team, DType compute, const Tensor& stream, F&& f) {
+  const std::int64_t columns = stream.columns();
+  with_types(compute, stream.dtype, [&]<typename T, typename S>() {
+    for_blocks(team, stream.rows(), rows_per_block(columns), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) f.template operator()<T, S>(row, row * columns);
+    });
+  });
 }
 
 }  // namespace
@@ -161,36 +155,41 @@ void CpuBackend::add_column_sums(const Tensor& out, const Tensor& x) {
       });
     });
   });
-  fold_parts(team_, {{out}}, parts, row_blocks(rows), columns);
+  fold_parts(team_, {{out}}, parts, row_blocks(rows), columns, columns);
 }
 
 void CpuBackend::residual_forward(const Tensor& out, const Tensor& residual, const Tensor& branch,
                                   const Dropout& dropout) {
   const BranchFactors factors(dropout, out);
-  for_stream_rows(team_, branch.dtype, out, [&]<typename T, typename S>(std::int64_t row) {
-    add_branch<T, S>(out, residual, branch, factors, row);
+  for_stream_rows(team_, branch.dtype, out, [&]<typename T, typename S>(std::int64_t row, std::int64_t at) {
+    add_branch(out.as<S>() + at, residual.as<S>() + at, branch.as<T>() + at, factors, row);
   });
 }
 
 void CpuBackend::residual_backward(const Tensor& dbranch, const Tensor& dout, const Dropout& dropout) {
   const BranchFactors factors(dropout, dout);
-  for_stream_rows(team_, dbranch.dtype, dout, [&]<typename T, typename S>(std::int64_t row) {
-    take_branch<T, S>(dbranch, dout, factors, row);
+  for_stream_rows(team_, dbranch.dtype, dout, [&]<typename T, typename S>(std::int64_t row, std::int64_t at) {
+    take_branch(dbranch.as<T>() + at, dout.as<S>() + at, factors, row);
   });
 }
 
 void CpuBackend::layernorm_forward(const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& x,
                                    const Tensor& gamma, const Tensor& beta) {
-  for_stream_rows(team_, y.dtype, x, [&]<typename T, typename S>(std::int64_t row) {
-    normalize_row<T, S>(y, mean, rstd, x, gamma, beta, row);
+  const std::int64_t columns = x.columns();
+  for_stream_rows(team_, y.dtype, x, [&]<typename T, typename S>(std::int64_t row, std::int64_t at) {
+    normalize_row(y.as<T>() + at, mean.as<float>()[row], rstd.as<float>()[row], x.as<S>() + at, gamma.as<T>(),
+                  beta.as<T>(), columns);
   });
 }
 
 void CpuBackend::residual_layernorm_forward(const ResidualLayerNorm& args) {
-  const BranchFactors factors(args.dropout, args.out);
-  for_stream_rows(team_, args.y.dtype, args.out, [&]<typename T, typename S>(std::int64_t row) {
-    add_branch<T, S>(args.out, args.residual, args.branch, factors, row);
-    normalize_row<T, S>(args.y, args.mean, args.rstd, args.out, args.gamma, args.beta, row);
+  const auto& [out, y, mean, rstd, residual, branch, dropout, gamma, beta] = args;
+  const std::int64_t columns = out.columns();
+  const BranchFactors factors(dropout, out);
+  for_stream_rows(team_, y.dtype, out, [&]<typename T, typename S>(std::int64_t row, std::int64_t at) {
+    add_branch(out.as<S>() + at, residual.as<S>() + at, branch.as<T>() + at, factors, row);
+    normalize_row(y.as<T>() + at, mean.as<float>()[row], rstd.as<float>()[row], out.as<S>() + at,
+                  gamma.as<T>(), beta.as<T>(), columns);
   });
 }
 
@@ -203,14 +202,14 @@ void CpuBackend::layernorm_residual_backward(const LayerNormResidualBackward& ar
   const std::int64_t rows = x.rows(), columns = x.columns();
   const auto inverse = 1.0f / static_cast<float>(columns);
   const BranchFactors factors(args.dropout, dx);
-  // For each block of rows the sums for dgamma, for dbeta, and of dx.
-  constexpr std::int64_t kSums = 3;
-  float* parts = scratch(column_sum_scratch(rows, kSums * columns));
+  // For each block of rows the sums for dgamma, for dbeta and, where they are asked for, of dx.
+  const std::int64_t part_columns = (args.sums ? 3 : 2) * columns;
+  float* parts = scratch(column_sum_scratch(rows, part_columns));
   with_types(dy.dtype, x.dtype, [&]<typename T, typename S>() {
     for_blocks(team_, rows, kRowBlock, [&](std::int64_t begin, std::int64_t end) {
-      float* part_gamma = parts + begin / kRowBlock * kSums * columns;
+      float* part_gamma = parts + begin / kRowBlock * part_columns;
       float *part_beta = part_gamma + columns, *part_dx = part_beta + columns;
-      std::memset(part_gamma, 0, static_cast<std::size_t>(kSums * columns) * sizeof(float));
+      std::memset(part_gamma, 0, static_cast<std::size_t>(part_columns) * sizeof(float));
       for (std::int64_t row = begin; row < end; ++row) {
         const S* in = x.as<S>() + row * columns;
         const T* grad = dy.as<T>() + row * columns;
@@ -232,13 +231,15 @@ void CpuBackend::layernorm_residual_backward(const LayerNormResidualBackward& ar
           const Vec g = load_n(grad + c, live) * load_n(gamma.as<T>() + c, live);
           const Vec before = args.overwrite ? Vec{} : load_n(out + c, live);
           store_n(out + c, fma(fma(normal, -mean_gx, g - mean_g), r, before), live);
-          if (args.sums) store_n(part_dx + c, load_n(part_dx + c, live) + load_n(out + c, live), live);
         });
-        if (args.dbranch) take_branch<T, S>(args.dbranch, dx, factors, row);
+        for_lanes(args.sums ? columns : 0, [&](std::int64_t c, std::int64_t live) {
+          store_n(part_dx + c, load_n(part_dx + c, live) + load_n(out + c, live), live);
+        });
+        if (args.dbranch) take_branch(args.dbranch.as<T>() + row * columns, out, factors, row);
       }
     });
   });
-  fold_parts(team_, {{dgamma}, {dbeta}, {args.sums, false}}, parts, row_blocks(rows), columns);
+  fold_parts(team_, {{dgamma}, {dbeta}, {args.sums, false}}, parts, row_blocks(rows), columns, part_columns);
 }
 
 }  // namespace shoal::cpu
