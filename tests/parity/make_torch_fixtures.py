@@ -2,7 +2,8 @@
 """What PyTorch computes for tiny GPT-2s, for torch_parity_test.cpp: make_torch_fixtures.py [FOLDER]
 
 Everything is computed in float64, so that the fixtures are the exact answer for the purposes of float32, and stored as
-safetensors: parameters, logits and gradients as float32, losses and norms as float64. Needs torch and safetensors.
+safetensors: parameters, logits, gradients and the parameters' change in all steps as float32, losses and norms as
+float64. Needs torch and safetensors.
 """
 import math
 import pathlib
@@ -132,6 +133,7 @@ def make_fixture(c, seed):
         for optimizer in optimizers:
             optimizer.step()
     assert min(norms) > 1.2 * CLIP, "clipping must act"
+    tensors |= {f"change.{name}": (value.detach() - tensors[name].double()).float() for name, value in p.items()}
     tensors |= {"losses": torch.tensor(losses, dtype=torch.float64), "norms": torch.tensor(norms, dtype=torch.float64)}
     return {name: tensor.clone().contiguous() for name, tensor in tensors.items()}
 
