@@ -173,8 +173,8 @@ TEST_P(TorchParity, TenStepsAgree) {
   }
   for (const auto& [name, actual] : trainee_.parameters()) {
     Values expected = fixture_.values("change." + name), change = actual - fixture_.values(name);
-    if (name.ends_with(
-            "c_attn.bias")) {  // that of keys has no gradient but rounding: softmax takes no part of it
+    // The bias of keys has no gradient but rounding: softmax takes no part of it.
+    if (name.ends_with("c_attn.bias")) {
       const std::slice keys(expected.size() / 3, expected.size() / 3, 1);
       expected[keys] = 0.0;
       change[keys] = 0.0;
