@@ -123,6 +123,10 @@ GptConfig model_of(const CheckpointReader& checkpoint) {
   config.n_layer = size_field<int>(model, "n_layer", checkpoint);
   config.n_head = size_field<int>(model, "n_head", checkpoint);
   config.n_embd = size_field<int>(model, "n_embd", checkpoint);
+  if (config.n_embd % config.n_head != 0) {
+    fail_user("{}: n_head = {} does not divide n_embd = {}; it is not the manifest of a training run",
+              (checkpoint.directory() / kManifestName).string(), config.n_head, config.n_embd);
+  }
   config.block_size = size_field<int>(model, "block_size", checkpoint);
   config.vocab_size = size_field<std::int64_t>(model, "vocab_size", checkpoint);
   config.bias = field<bool>(model, "bias", checkpoint);

@@ -59,6 +59,7 @@ TEST_F(OddManifest, IsNamedWithItsField) {
   };
   EXPECT_EQ(of_model("/model/n_layer", 2), "");
   EXPECT_THAT(of_model("/model/n_head", 0), HasSubstr("\"n_head\" in its manifest is 0"));
+  EXPECT_THAT(of_model("/model/n_head", 3), HasSubstr("manifest.json: n_head = 3 does not divide n_embd = "));
   EXPECT_THAT(of_model("/model/n_layer", -1), HasSubstr("\"n_layer\" in its manifest is -1"));
   EXPECT_THAT(of_model("/model/vocab_size", 0), HasSubstr("\"vocab_size\" in its manifest is 0"));
   EXPECT_THAT(of_model("/model/tie_embeddings", "x"), HasSubstr("no usable \"tie_embeddings\""));
