@@ -14,6 +14,8 @@
 #include "config/pretrained.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/interrupt.h"
+#include "core/log.h"
 #include "core/progress.h"
 #include "core/text.h"
 #include "data/bpe_tokenizer.h"
@@ -108,10 +110,22 @@ ExportSource open_source(const std::string& path) {
   return source;
 }
 
+// After a signal, which an InterruptGuard holds back: ends the export by an exception, so that the part that
+// is written goes.
+void stop_if_asked() {
+  const char* signal = InterruptGuard::requested();
+  if (!signal) return;
+  log::info("stopped by {}; nothing was exported", signal);
+  throw CLI::RuntimeError(InterruptGuard::exit_code(signal));
+}
+
 void write(const ExportFormat& format, ExportSource& source, const fs::path& path) {
   Progress progress("exporting " + source.name, static_cast<double>(format.bytes(source.what)), "B");
-  format.write(source.what, source.weights(), path,
-               [&](std::uint64_t done) { progress.update(static_cast<double>(done)); });
+  format.write(source.what, source.weights(), path, [&](std::uint64_t done) {
+    stop_if_asked();
+    progress.update(static_cast<double>(done));
+  });
+  stop_if_asked();
   progress.finish();
 }
 
@@ -164,9 +178,11 @@ void export_peft(const ExportOptions& options) {
   const auto shape_of = [&](const std::string& layer) {
     return std::ranges::find(tensors, fmt::format("h.0.{}.weight", layer), &WeightsTensor::name)->shape;
   };
+  const InterruptGuard guard;
   StagedFolder staged(options.out);
   staged.begin();
   write_peft(model, source.what.model.n_layer, shape_of, *source.tensors, staged.path());
+  stop_if_asked();
   staged.commit();
   fmt::print("{}: adapters of rank {}, alpha {}, on {} of {} blocks\n", options.out, model.rank, model.alpha,
              fmt::join(model.layers, ", "), source.what.model.n_layer);
@@ -202,6 +218,7 @@ void run_export(const ExportOptions& options) {
   source.what.dtype = options.dtype == "float16"    ? DType::f16
                       : options.dtype == "bfloat16" ? DType::bf16
                                                     : DType::f32;
+  const InterruptGuard guard;
   if (format.is_folder) {
     const bool tokenizer = write_folder(format, source, out);
     print(options, format, source.what);

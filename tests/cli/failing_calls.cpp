@@ -2,8 +2,9 @@
 // runs backwards, as the environment says.
 //
 //   SHOAL_FAILING_CALL="CALL PART ERRNO FIRST TIMES": TIMES calls of CALL fail with ERRNO, from the FIRST on
-//   (1, 2, ...) of those whose path contains PART. SHOAL_FAILING_CLOCK=SECONDS: the time of day is so much
-//   earlier at each call than at the one before.
+//   (1, 2, ...) of those whose path contains PART; a negative ERRNO is a signal that the process gets before
+//   the call. SHOAL_FAILING_CLOCK=SECONDS: the time of day is so much earlier at each call than at the one
+//   before.
 //
 // It also reports a change of the locale on standard error.
 #include <dlfcn.h>
@@ -19,6 +20,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -43,12 +45,13 @@ const Plan& plan() {
   return read;
 }
 
-// Whether this call is one that fails, with the reason in errno.
+// Whether this call is one that fails, with the reason in errno. Raises the signal of one that gets a signal.
 bool fails(const char* call, const std::string& path) {
   static std::atomic<int> calls = 0;
   if (plan().call != call || path.find(plan().part) == std::string::npos) return false;
   const int number = ++calls;
   if (number < plan().first || number >= plan().first + plan().times) return false;
+  if (plan().error < 0) return std::raise(-plan().error) != 0;
   errno = plan().error;
   return true;
 }

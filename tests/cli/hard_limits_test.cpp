@@ -214,6 +214,27 @@ TEST_F(HardLimits, ADatasetThatCannotBeMovedIsKept) {
   EXPECT_TRUE(fs::exists(file("data.partial/meta.json")));
 }
 
+// A signal comes when the second file, or the file a second time, is opened.
+TEST_F(HardLimits, AnExportThatIsStoppedLeavesNothing) {
+  train_well({"train.steps=1"});
+  const auto names = [&] {
+    std::vector<std::string> found;
+    for (const auto& entry : fs::directory_iterator(folder_.path())) found.push_back(entry.path().filename());
+    return found;
+  };
+  const auto before = names();
+  for (const auto& [format, part, call] :
+       {std::tuple("hf", "model.safetensors", 1), std::tuple("nanogpt-safetensors", ".new.partial", 2),
+        std::tuple("llmc", ".new.partial", 2)}) {
+    const auto result =
+        run({"export", "--checkpoint", "runs/tiny", "--out", "new", "--format", format}, folder_.path(),
+            {kPreload, fmt::format("SHOAL_FAILING_CALL=open {} {} {} 1", part, -SIGINT, call)});
+    EXPECT_EQ(result.code, 128 + SIGINT) << format << result.err;
+    EXPECT_THAT(result.err, HasSubstr("stopped by SIGINT; nothing was exported")) << format;
+    EXPECT_THAT(names(), ::testing::UnorderedElementsAreArray(before)) << format;
+  }
+}
+
 // Some network file systems have no locks.
 TEST_F(HardLimits, ADatasetNeedsNoLocks) {
   const auto result = run({"prepare", "synthetic", "--out", "unlocked", "--size", "10000"}, folder_.path(),
