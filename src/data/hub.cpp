@@ -1,6 +1,8 @@
 #include "data/hub.h"
 
 #include <fcntl.h>
+#include <pwd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
@@ -30,6 +32,21 @@ constexpr std::string_view kSafetensors = "model.safetensors", kPickle = "pytorc
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
+}
+
+// A path whose ~ or ~NAME at the beginning no shell has expanded, as Python's os.path.expanduser expands it.
+std::string with_home(const std::string& path) {
+  if (!path.starts_with('~')) return path;
+  const auto end = std::min(path.find('/'), path.size());
+  const auto name = path.substr(1, end - 1);
+  std::string home = name.empty() ? variable("HOME") : "";
+  if (home.empty()) {
+    const passwd* user = name.empty() ? ::getpwuid(::getuid()) : ::getpwnam(name.c_str());
+    if (!user) return path;
+    home = user->pw_dir;
+  }
+  while (home.ends_with('/')) home.pop_back();
+  return home + path.substr(end);
 }
 
 bool is_there(const fs::path& path) {
@@ -312,10 +329,10 @@ HubOptions HubOptions::from_environment() {
   const auto first = [](std::initializer_list<std::string> values) {
     return *std::ranges::find_if(values, [](const auto& value) { return !value.empty(); });
   };
-  const auto xdg = variable("XDG_CACHE_HOME"), home = variable("HOME");
-  const auto hf_home = first({variable("HF_HOME"), xdg.empty() ? "" : xdg + "/huggingface",
-                              home.empty() ? "" : home + "/.cache/huggingface", "huggingface"});
-  options.cache = first({variable("HF_HUB_CACHE"), hf_home + "/hub"});
+  const auto xdg = variable("XDG_CACHE_HOME");
+  const auto hf_home =
+      with_home(first({variable("HF_HOME"), (xdg.empty() ? "~/.cache" : xdg) + "/huggingface"}));
+  options.cache = with_home(first({variable("HF_HUB_CACHE"), hf_home + "/hub"}));
   options.endpoint = first({variable("HF_ENDPOINT"), "https://huggingface.co"});
   while (options.endpoint.ends_with('/')) options.endpoint.pop_back();
   options.token = variable("HF_TOKEN");

@@ -19,7 +19,7 @@ struct HubOptions {
   std::string token = {};  // sent to the endpoint alone; may be empty
   bool offline = false;    // the cache alone
   // From HF_HUB_CACHE, HF_HOME (else ~/.cache/huggingface), HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE, and the
-  // token that `hf auth login` has stored.
+  // token that `hf auth login` has stored. A ~ at the beginning of a path is the user's home.
   static HubOptions from_environment();
 };
 

@@ -310,5 +310,28 @@ TEST(HubOptions, ComeFromTheEnvironment) {
   unsetenv("XDG_CACHE_HOME");
 }
 
+// A ~ in quotes, or in a file of variables, is no shell's.
+TEST(HubOptions, AHomeIsExpanded) {
+  const std::string before = std::getenv("HOME") ? std::getenv("HOME") : "";
+  for (const char* name : {"HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME"}) unsetenv(name);
+  setenv("HOME", "/home/me/", 1);
+  const auto cache = [] { return HubOptions::from_environment().cache.string(); };
+  EXPECT_EQ(cache(), "/home/me/.cache/huggingface/hub");
+  setenv("XDG_CACHE_HOME", "~/xdg", 1);
+  EXPECT_EQ(cache(), "/home/me/xdg/huggingface/hub");
+  setenv("HF_HOME", "~/hf", 1);
+  EXPECT_EQ(cache(), "/home/me/hf/hub");
+  setenv("HF_HOME", "/data/~/hf", 1);
+  EXPECT_EQ(cache(), "/data/~/hf/hub");
+  setenv("HF_HUB_CACHE", "~", 1);
+  EXPECT_EQ(cache(), "/home/me");
+  setenv("HF_HUB_CACHE", "~root/cache", 1);
+  EXPECT_EQ(cache(), "/root/cache");
+  setenv("HF_HUB_CACHE", "~no such user/cache", 1);
+  EXPECT_EQ(cache(), "~no such user/cache");
+  for (const char* name : {"HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME"}) unsetenv(name);
+  setenv("HOME", before.c_str(), 1);
+}
+
 }  // namespace
 }  // namespace shoal
