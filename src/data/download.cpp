@@ -136,6 +136,8 @@ fs::path fetch(const RemoteFile& file, const FetchOptions& options) {
   try {
     const auto lock = wait_for_download(cached.string() + ".lock", file.name);
     if (!is_good(cached, file)) download(url, file, cached, static_cast<bool>(lock));
+  } catch (const DownloadFileError& error) {
+    fail_user("{}; XDG_CACHE_HOME names another place", error.what());
   } catch (const UserError& error) {
     // The files of one folder are needed together.
     const auto cache = options.cache.empty() ? default_cache() : options.cache;

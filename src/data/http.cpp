@@ -47,6 +47,10 @@ std::size_t on_header(char* data, std::size_t, std::size_t count, void* user) {
   return count;
 }
 
+[[noreturn]] void fail_file(const std::filesystem::path& partial, int reason) {
+  throw DownloadFileError(fmt::format("cannot write {}: {}", partial.string(), std::strerror(reason)));
+}
+
 }  // namespace
 
 HttpResponse http_get(const HttpRequest& request) {
@@ -95,22 +99,24 @@ HttpResponse http_append(HttpRequest request, const std::filesystem::path& parti
   if (size > 0 && request.start >= size) return {};
 
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(std::fopen(partial.c_str(), "ab"), std::fclose);
-  if (!out) fail_user("{}: cannot be written: {}", partial.string(), std::strerror(errno));
+  if (!out) fail_file(partial, errno);
   if (request.start > 0) log::info("resuming the download of {}", name);
   Progress progress("downloading " + name, static_cast<double>(size), "B");
   std::int64_t received = request.start;
-  bool too_long = false, disk_full = false;
+  bool too_long = false;
+  int failed = 0;  // the reason why a write did
   request.on_body = [&](std::string_view data) {
     received += static_cast<std::int64_t>(data.size());
     too_long = size > 0 && received > size;
     if (too_long) return false;
-    disk_full = std::fwrite(data.data(), 1, data.size(), out.get()) != data.size();
+    if (std::fwrite(data.data(), 1, data.size(), out.get()) != data.size()) failed = errno;
     progress.update(static_cast<double>(received));
-    return !disk_full;
+    return failed == 0;
   };
   auto response = http_get(request);
   progress.finish();
-  if (disk_full || std::fflush(out.get()) != 0) fail("{}: cannot be written: disk full?", partial.string());
+  if (failed == 0 && std::fflush(out.get()) != 0) failed = errno;
+  if (failed != 0) fail_file(partial, failed);
   if (too_long) {
     response.problem = "it is longer than the file should be";
     response.cannot_resume = true;

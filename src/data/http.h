@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/error.h"
+
 namespace shoal {
 
 struct HttpRequest {
@@ -29,12 +31,17 @@ struct HttpResponse {
   std::map<std::string, std::string> headers;
 };
 
+// The file that a download goes to cannot be written, from wherever it comes.
+struct DownloadFileError : UserError {
+  using UserError::UserError;
+};
+
 // Follows redirects. Gives up after 15 s without a connection and 30 s without a byte.
 HttpResponse http_get(const HttpRequest& request);
 
 // Appends the part of a body that the file `partial` lacks, with progress under `name`. The whole body has
 // `size` bytes; 0: unknown. A file that has them is left as it is, and a longer body is a problem that no
-// resumption mends. Throws UserError when the file cannot be created, and Error when the disk is full.
+// resumption mends. Throws DownloadFileError, with the system's reason, when the file cannot be written.
 HttpResponse http_append(HttpRequest request, const std::filesystem::path& partial, const std::string& name,
                          std::int64_t size);
 

@@ -294,13 +294,18 @@ class HubModel {
     }
   }
 
+  HttpResponse append(const HubFile& file, const fs::path& partial) const try {
+    return http_append({.url = url_of(file.name), .headers = headers()}, partial, file.name, file.size);
+  } catch (const DownloadFileError& error) {
+    fail_user("{}; HF_HOME names another place", error.what());
+  }
+
   void download(const HubFile& file, const fs::path& blob) const {
     const auto partial = locked_ ? fs::path(blob.string() + ".incomplete") : own_file_beside(blob);
     for (int attempt = 0;; ++attempt) {
       std::error_code error;
       const bool resumed = is_there(partial) && fs::file_size(partial) > 0;
-      const auto response =
-          http_append({.url = url_of(file.name), .headers = headers()}, partial, file.name, file.size);
+      const auto response = append(file, partial);
       if (!response.problem.empty() && !response.cannot_resume) {
         if (!locked_) fs::remove(partial, error);
         refuse(url_of(file.name), response);

@@ -94,6 +94,16 @@ TEST_F(Streams, ThatCannotBeWrittenAreReported) {
   EXPECT_THAT(read_file(file("runs/tiny/train.log")), HasSubstr("done: 20 steps"));
 }
 
+// Files are limited to 200 blocks of 512 bytes or 1 KiB.
+TEST_F(HardLimits, ADownloadThatDoesNotFitIsNamed) {
+  SHOAL_NEEDS_SHARED("tinyshakespeare.txt");
+  const auto result =
+      shell("ulimit -f 200\nXDG_CACHE_HOME=$PWD/cache SHOAL_DATA_DIR=file://" +
+            fs::canonical(shared_data()).string() + " shoal prepare shakespeare-char --out plays");
+  expect_user_error(result, "cannot write " + file("cache/shoal/tinyshakespeare.txt.partial").string(),
+                    "File too large; XDG_CACHE_HOME names another place");
+}
+
 // A reader that goes away ends a command quietly, as it ends others, but not a run.
 TEST_F(Streams, WhoseReaderIsGone) {
   const auto code_of = [&](const std::string& command) {

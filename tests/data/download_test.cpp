@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "data/file_digest.h"
+#include "data/http.h"
 #include "data/http_server.h"
 #include "data/temp_folder.h"
 
@@ -184,6 +185,15 @@ TEST_F(DownloadTest, AnUnwritableCacheIsNamed) {
                 fetch(file(file_url + "/sub/file.txt"), {"", folder / "blocked"});
               }),
               HasSubstr("blocked"));
+}
+
+TEST_F(DownloadTest, AFullDiskIsNamed) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "there is no /dev/full here";
+  EXPECT_THAT(user_error([&] {
+                http_append({.url = file_url + "/sub/file.txt"}, "/dev/full", "file.txt",
+                            static_cast<std::int64_t>(content.size()));
+              }),
+              ::testing::StrEq("cannot write /dev/full: No space left on device"));
 }
 
 TEST(Download, ThePublishedChecksumsAreRight) {
