@@ -124,7 +124,7 @@ int with_output(int code) {
   if (printed || (code != kDone && code != kFailed)) return code;
   const std::string reason = errno == 0 ? "" : fmt::format(": {}", std::strerror(errno));
   print_error("cannot write to standard output" + reason);
-  return kFailed;
+  return kUserError;
 }
 
 int parse_error(const CLI::App& app, const CLI::ParseError& error) {
@@ -195,9 +195,11 @@ int main(int argc, char** argv) {
     cli::print_error(fmt::format("{}: {}", error.path1().string(), error.code().message()));
     return cli::kUserError;
   } catch (const std::system_error& error) {
-    const bool output = std::ferror(stdout) != 0;
-    cli::print_error(output ? "cannot write to standard output: " + error.code().message()
-                            : message_of(error));
+    if (std::ferror(stdout) != 0) {
+      cli::print_error("cannot write to standard output: " + error.code().message());
+      return cli::kUserError;
+    }
+    cli::print_error(message_of(error));
   } catch (const std::exception& error) {
     cli::print_error(message_of(error));
   }

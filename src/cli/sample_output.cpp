@@ -19,7 +19,7 @@ void Terminal::write(std::string_view text) {
   if (text.empty()) return;
   at_line_start_ = text.ends_with('\n');
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
-    fail("cannot write to standard output: {}", std::strerror(errno));
+    fail_user("cannot write to standard output: {}", std::strerror(errno));
   }
 }
 

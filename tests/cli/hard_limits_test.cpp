@@ -86,7 +86,7 @@ TEST_F(Streams, ThatCannotBeWrittenAreReported) {
   for (const std::string line :
        {"shoal --help >/dev/full", "shoal config --explain >/dev/full", "shoal --version >&-"}) {
     const auto result = shell(line);
-    EXPECT_EQ(result.code, 1) << line;
+    EXPECT_EQ(result.code, 2) << line;
     EXPECT_THAT(result.err, HasSubstr("shoal: error: cannot write to standard output")) << line;
   }
   EXPECT_EQ(shell("shoal train absent.toml 2>/dev/full").code, 2);

@@ -417,8 +417,9 @@ TEST_F(Sample, OutputThatCannotBeWrittenIsAnError) {
   const auto line =
       std::string(SHOAL_BINARY) + " sample --checkpoint runs/tiny --max-tokens 5 >/dev/full 2>err";
   const auto folder = folder_->path().string();
-  EXPECT_EQ(WEXITSTATUS(std::system(("cd '" + folder + "' && " + line).c_str())), 1);
-  EXPECT_THAT(read_file(*folder_ / "err"), HasSubstr("cannot write to standard output"));
+  EXPECT_EQ(WEXITSTATUS(std::system(("cd '" + folder + "' && " + line).c_str())), 2);
+  EXPECT_THAT(read_file(*folder_ / "err"),
+              HasSubstr("shoal: error: cannot write to standard output: No space left on device"));
 }
 
 }  // namespace
