@@ -39,28 +39,27 @@ class StageActions {
  private:
   int last_range() const { return schedule_.shape.stages * schedule_.shape.chunks - 1; }
   int range_of(const Action& action) const { return action.chunk * schedule_.shape.stages + stage_; }
-  static int channel(bool gradient, int range, int micro_batch) {
-    return (micro_batch * 4096 + range) * 2 + (gradient ? 1 : 0);
-  }
+  // A range's inputs, or its gradients: their messages come in the micro-batches' order.
+  static int channel(bool gradient, int range) { return 2 * range + (gradient ? 1 : 0); }
   int previous() const { return (stage_ + plan_.mesh.pipeline - 1) % plan_.mesh.pipeline; }
   int next() const { return (stage_ + 1) % plan_.mesh.pipeline; }
   int ranks_of_stage() const { return plan_.mesh.data * plan_.mesh.tensor; }
 
   void follow(const Action& action) {
-    const int range = range_of(action), m = action.micro_batch;
+    const int range = range_of(action);
     switch (action.kind) {
       case Action::Kind::receive_input:
       case Action::Kind::receive_gradient:
         return;  // posted early; the pass waits for it
       case Action::Kind::send_output:
-        return send(next(), channel(false, range + 1, m));
+        return send(next(), channel(false, range + 1));
       case Action::Kind::send_gradient:
-        return send(previous(), channel(true, range - 1, m));
+        return send(previous(), channel(true, range - 1));
       case Action::Kind::forward:
-        if (range > 0) receive(previous(), channel(false, range, m));
+        if (range > 0) receive(previous(), channel(false, range));
         return forward(action);
       case Action::Kind::backward:
-        if (range < last_range()) receive(next(), channel(true, range, m));
+        if (range < last_range()) receive(next(), channel(true, range));
         return backward(action);
     }
   }

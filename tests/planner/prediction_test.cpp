@@ -10,6 +10,7 @@
 #include "config/layout.h"
 #include "planner/dry_run.h"
 #include "planner/sample_tape.h"
+#include "planner/stage_actions.h"
 
 namespace shoal {
 namespace {
@@ -344,6 +345,38 @@ TEST(Prediction, AStageWithoutTrainedUnitsExchangesNothing) {
   const auto parameters = static_cast<std::size_t>(CostTerm::parameters);
   EXPECT_EQ(step.terms[0][parameters], 0);
   EXPECT_GT(step.terms[1][parameters], 0);
+}
+
+// So a step may have any number of them.
+TEST(StageActions, SendMessagesOfAllMicroBatchesOnOneChannel) {
+  auto config = parse_config(kPredicted, "test", std::vector<std::string>{"parallel.pipeline=2"});
+  resolve_layout(config, 2);
+  const auto plan = make_plan(config);
+  const std::vector<std::int64_t> sizes(static_cast<std::size_t>(plan.model.n_layer + 2));
+  const PricedSample sample{
+      .plan = plan, .tape = {}, .times = {}, .unit_sizes = sizes, .updated_sizes = sizes};
+  constexpr int kLast = (1 << 30) - 1;
+  using Kind = Action::Kind;
+  const Schedule schedule{ScheduleKind::gpipe,
+                          {.stages = 2, .chunks = 1, .micro_batches = kLast + 1},
+                          {{{Kind::forward, 0, 0},
+                            {Kind::send_output, 0, 0},
+                            {Kind::forward, 0, kLast},
+                            {Kind::send_output, 0, kLast},
+                            {Kind::backward, 0, 0},
+                            {Kind::backward, 0, kLast}},
+                           {}}};
+  FreeMachine machine;
+  std::vector<int> sent, received;
+  for (const auto& action : actions_of_stage(plan, schedule, sample, sample, machine, 0)) {
+    if (action.kind == StepAction::Kind::send) sent.push_back(action.channel);
+    if (action.kind == StepAction::Kind::receive) received.push_back(action.channel);
+  }
+  ASSERT_EQ(sent.size(), 2u);
+  ASSERT_EQ(received.size(), 2u);
+  EXPECT_EQ(sent[0], sent[1]);
+  EXPECT_EQ(received[0], received[1]);
+  EXPECT_NE(sent[0], received[0]);
 }
 
 }  // namespace
