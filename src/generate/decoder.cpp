@@ -36,7 +36,7 @@ Decoder::Buffers Decoder::Buffers::take(Arena& arena, const GptConfig& config, D
   const Tensor logits = arena.take(DType::f32, {kFewRows, widest});
   buffers.logits = {logits.data, DType::f32, {kFewRows, padded_vocabulary(config, tensor)}};
   if (tensor.size > 1) buffers.gathered = arena.take(DType::f32, {tensor.size, kFewRows, widest});
-  buffers.adapter = AdapterWork::take(arena, config, r, compute, tensor);
+  buffers.adapter = AdapterWork::take(arena, config, r, compute, tensor, false);
   return buffers;
 }
 

@@ -31,7 +31,7 @@ Widths widest(const GptConfig& config, const TensorRank& tensor) {
 }  // namespace
 
 AdapterWork AdapterWork::take(Arena& arena, const GptConfig& config, std::int64_t rows, DType compute,
-                              const TensorRank& tensor) {
+                              const TensorRank& tensor, bool training) {
   if (config.lora.rank == 0) return {};
   const auto [in, out] = widest(config, tensor);
   AdapterWork work{.sums = arena.take(DType::f32, {rows, config.lora.rank}),
@@ -39,7 +39,7 @@ AdapterWork AdapterWork::take(Arena& arena, const GptConfig& config, std::int64_
                    .wide = arena.take(DType::f32, {rows, std::max(in, out)}),
                    .dropped = {}};
   work.low = compute == DType::f32 ? work.sums : arena.take(compute, {rows, config.lora.rank});
-  if (config.lora.dropout > 0) work.dropped = arena.take(compute, {rows, in});
+  if (training && config.lora.dropout > 0) work.dropped = arena.take(compute, {rows, in});
   return work;
 }
 

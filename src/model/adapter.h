@@ -13,10 +13,11 @@ struct AdapterWork {
   Tensor sums;     // f32 [R, r]
   Tensor low;      // x [R, r]: the sums, scaled, in the compute type
   Tensor wide;     // f32 [R, widest input or output of a layer]
-  Tensor dropped;  // x [R, widest input]: dropout(x) and its gradient; empty without dropout
+  Tensor dropped;  // x [R, widest input]: dropout(x) and its gradient; empty where nothing is dropped
 
+  // `training`: with backward passes, and so with dropout.
   static AdapterWork take(Arena& arena, const GptConfig& config, std::int64_t rows, DType compute,
-                          const TensorRank& tensor);
+                          const TensorRank& tensor, bool training);
 };
 
 class Adapter {

@@ -58,8 +58,9 @@ Gpt::Memory Gpt::carve(Arena& arena, Buffers& buffers, const GptConfig& config, 
   memory.streams = since();
 
   if (!shared_workspace) {
-    buffers.work = Workspace::take(arena, config, options.batch, options.compute, options.stream, tensor,
-                                   options.workspace_recomputes ? options.recompute : recompute);
+    buffers.work =
+        Workspace::take(arena, config, options.batch, options.compute, options.stream, tensor,
+                        options.workspace_recomputes ? options.recompute : recompute, options.backward);
   }
   memory.workspace = since();
   if (head) {

@@ -52,7 +52,7 @@ BlockActivations BlockActivations::take(Arena& arena, const GptConfig& config, c
 }
 
 Workspace Workspace::take(Arena& arena, const GptConfig& config, const BatchShape& shape, DType compute,
-                          DType stream, const TensorRank& tensor, Recompute recompute) {
+                          DType stream, const TensorRank& tensor, Recompute recompute, bool training) {
   const std::int64_t b = shape.batch, t = shape.positions, r = shape.rows(), c = config.n_embd;
   Workspace work{
       .branch = arena.take(compute, {r, c}),
@@ -63,7 +63,7 @@ Workspace Workspace::take(Arena& arena, const GptConfig& config, const BatchShap
       .stream = {},
       .d_affine = config.frozen.empty() ? Tensor{} : arena.take(DType::f32, {2, c}),
       .sums = arena.take(DType::f32, {c}),
-      .adapter = AdapterWork::take(arena, config, r, compute, tensor),
+      .adapter = AdapterWork::take(arena, config, r, compute, tensor, training),
   };
   if (tensor.sequence || recompute == Recompute::light) work.norm = arena.take(compute, {r, c});
   if (tensor.sequence) work.stream = arena.take(stream, {b, t, c});

@@ -60,7 +60,8 @@ struct Workspace {
   AffineGradients affine(const UnitView& gradients, const AffineParameters& of) const;
 
   static Workspace take(Arena& arena, const GptConfig& config, const BatchShape& shape, DType compute,
-                        DType stream, const TensorRank& tensor, Recompute recompute = Recompute::none);
+                        DType stream, const TensorRank& tensor, Recompute recompute = Recompute::none,
+                        bool training = true);
 };
 
 // The sum residual + dropout(branch). A block leaves it to the next one, which computes it and its own norm

@@ -181,6 +181,14 @@ TEST(Decoder, LogitsHoldNoPadding) {
   EXPECT_EQ(decoder.logits(0).size(), 61u);
 }
 
+TEST(Decoder, DropsNothingAndTakesNoMemoryForIt) {
+  auto config = test::tiny_config();
+  config.lora = {.rank = 2, .alpha = 4, .dropout = 0, .targets = {true, true, true, true}};
+  const auto without = Decoder::memory_bytes(config, DType::f32);
+  config.lora.dropout = 0.1;
+  EXPECT_EQ(Decoder::memory_bytes(config, DType::f32), without);
+}
+
 TEST(Decoder, RefusesMoreThanABlock) {
   TinyModel model(make_cpu_backend(1));
   Decoder decoder(*model.backend, *model.engine, model.config, model.compute);

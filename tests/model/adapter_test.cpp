@@ -199,6 +199,15 @@ TEST(Frozen, UnitsDoNotChangeTheGradientsOfOthers) {
   }
 }
 
+TEST(Adapters, TakeMemoryForDropoutInTrainingAlone) {
+  const auto workspace = [](double dropout, bool backward) {
+    const auto config = with_adapters(dropout);
+    return Gpt::memory(config, {.batch = {2, config.block_size}, .backward = backward}).workspace;
+  };
+  EXPECT_GT(workspace(0.25, true), workspace(0, true));
+  EXPECT_EQ(workspace(0.25, false), workspace(0, false));
+}
+
 TEST(Frozen, AllButAdaptersTakesLittleMemory) {
   auto config = with_adapters();
   const EngineOptions options{.micro_batches = 1};
