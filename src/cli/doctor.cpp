@@ -174,15 +174,17 @@ void print_gpus() {
 void print_ranks() {
   fmt::print("\nranks\n");
   line("threads", "yes", "of one process: shoal train CONFIG --ranks N");
-  const auto mpi = [](const char* name, Launcher::Kind kind, const char* packages, const char* package) {
+  const auto mpi = [](const char* name, Launcher::Kind kind, const char* launcher, const char* packages,
+                      const char* package) {
     const bool built = mpi::has_module(kind);
     line(name, built ? "yes" : "no ",
-         built ? "on any number of machines: mpirun -n N shoal train CONFIG"
+         built ? fmt::format("on any number of machines: {} -n N shoal train CONFIG", launcher)
                : fmt::format("install {} (Debian, Ubuntu) and build again, or the package {}", packages,
                              package));
   };
-  mpi("Open MPI", Launcher::Kind::open_mpi, "libopenmpi-dev and openmpi-bin", "shoal-openmpi");
-  mpi("MPICH", Launcher::Kind::mpich, "libmpich-dev and mpich", "shoal-mpich");
+  mpi("Open MPI", Launcher::Kind::open_mpi, "mpirun", "libopenmpi-dev and openmpi-bin", "shoal-openmpi");
+  // Its name everywhere; where both are installed, mpirun is one of them.
+  mpi("MPICH", Launcher::Kind::mpich, "mpiexec.hydra", "libmpich-dev and mpich", "shoal-mpich");
 }
 
 void run_doctor() {

@@ -26,7 +26,7 @@ TEST(Doctor, SaysWhatMachineAndBuildHave) {
   }
   EXPECT_THAT(result.out, ContainsRegex("threads +yes .*--ranks N"));
   EXPECT_THAT(result.out, ContainsRegex("Open MPI +(yes .*mpirun|no .*install libopenmpi-dev)"));
-  EXPECT_THAT(result.out, ContainsRegex("MPICH +(yes .*mpirun|no .*install libmpich-dev)"));
+  EXPECT_THAT(result.out, ContainsRegex("MPICH +(yes .*: mpiexec.hydra -n N|no .*install libmpich-dev)"));
   EXPECT_THAT(result.out, ContainsRegex("CUDA +(- +not in this build: GPUs|[-0-9.]+ +GPUs)"));
 }
 
