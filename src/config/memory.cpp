@@ -6,6 +6,7 @@
 #include <fstream>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "checkpoint/memory_folder.h"
 #include "checkpoint/output_file.h"
@@ -71,9 +72,9 @@ double kernel_scratch(const RunPlan& plan, const RankCounts& ranks, const Tensor
 }
 
 // The part of a checkpoint that a rank writes: parameters and optimizer state, each element on one rank.
-double share_of_checkpoint(const RunPlan& plan, const ModelPart& part) {
+double share_of_checkpoint(const RunPlan& plan, const ModelPart& part, const std::vector<UnitSpec>& units) {
   double elements = 0;
-  for (const auto& unit : gpt_units(plan.model, part)) {
+  for (const auto& unit : units) {
     for (const auto& parameter : unit.parameters) {
       if (!owns(part, unit, parameter)) continue;
       const int tensors = plan.saved_tensors(unit, parameter);
@@ -134,7 +135,11 @@ MemoryEstimate estimate_memory(const RunPlan& plan, const RankCounts& ranks,
                                const MeshCoordinate& coordinate) {
   const auto& shape = plan.mesh;
   const auto options = plan.pipeline_options(coordinate);
-  const auto engine = engine_memory(plan.model, plan.engine_options(coordinate), shape.data);
+  auto units = gpt_units(plan.model, options.part, plan.engine.decay);
+  // Every run saves at least its last step.
+  const double share = share_of_checkpoint(plan, options.part, units);
+  const auto engine =
+      engine_memory(plan.model, std::move(units), plan.engine_options(coordinate), shape.data);
   const auto activations = Pipeline::memory(plan.model, options, coordinate.pipeline);
   const auto rows = static_cast<double>(options.batch.rows());
   MemoryEstimate memory;
@@ -162,8 +167,6 @@ MemoryEstimate estimate_memory(const RunPlan& plan, const RankCounts& ranks,
       rows * 4 * (2 * (static_cast<double>(BatchLoader::kDepth) + options.micro_batches) + 2 + 3);
   const bool head = coordinate.pipeline + 1 == shape.pipeline;
   memory.scratch = kernel_scratch(plan, ranks, options.part.tensor, head);
-  // Every run saves at least its last step.
-  const double share = share_of_checkpoint(plan, options.part);
   memory.checkpoint = (plan.on_disk() ? 0 : share) + std::min<double>(kChecksumBlock, share);
   if (plan.memory_checkpoints) {
     const bool copied = ranks.world_size > ranks.local_size;  // to a second host

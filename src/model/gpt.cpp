@@ -38,6 +38,7 @@ Gpt::Memory Gpt::carve(Arena& arena, Buffers& buffers, const GptConfig& config, 
   buffers.sets.resize(static_cast<std::size_t>(options.activations));
   if (!options.backward || recompute == Recompute::block) buffers.shared = take_block(recompute);
   for (auto& set : buffers.sets) {
+    if (options.backward) set.kept.reserve(static_cast<std::size_t>(count));
     for (int i = 0; options.backward && i < count; ++i) {
       const auto kind = i < recomputed ? recompute : Recompute::none;
       set.kept.push_back(kind == Recompute::block ? BlockActivations{} : take_block(kind));

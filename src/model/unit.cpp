@@ -1,6 +1,5 @@
 #include "model/unit.h"
 
-#include <fmt/format.h>
 #include <fnmatch.h>
 
 #include <algorithm>
@@ -129,7 +128,7 @@ Placement sharded(int dim, int parts, const TensorRank& tensor, F&& range_of) {
 std::string unit_name(const GptConfig& config, int unit) {
   if (unit > config.n_layer + 1) return unit_name(config, home_of(config, unit)) + ".lora";
   if (unit == 0) return std::string(kEmbedding);
-  return unit > config.n_layer ? "head" : fmt::format("block.{}", unit - 1);
+  return unit > config.n_layer ? "head" : "block." + std::to_string(unit - 1);
 }
 
 // A matrix with a row for each class.
@@ -147,10 +146,12 @@ UnitSpec embedding_unit(const GptConfig& config, const TensorRank& tensor, Decay
   return unit.build();
 }
 
+std::string block_prefix(int layer) { return "transformer.h." + std::to_string(layer) + "."; }
+
 UnitSpec block_unit(const GptConfig& config, const TensorRank& tensor, Decay decay, int layer) {
   const std::int64_t c = config.n_embd;
   const auto residual = normal(0.02 / std::sqrt(2.0 * config.n_layer));
-  UnitBuilder unit(unit_name(config, layer + 1), fmt::format("transformer.h.{}.", layer), decay, true);
+  UnitBuilder unit(unit_name(config, layer + 1), block_prefix(layer), decay, true);
   const auto linear = [&](const std::string& name, std::int64_t out, std::int64_t in, Initializer init,
                           const Placement& placement) {
     unit.add(name + ".weight", {out, in}, init, placement);
@@ -210,6 +211,15 @@ UnitSpec unit_of(const GptConfig& config, const TensorRank& tensor, Decay decay,
                                 : head_unit(config, tensor, decay);
 }
 
+// The same unit of the next block: units of one kind differ in their names alone.
+UnitSpec of_next_block(const GptConfig& config, UnitSpec unit, int number) {
+  const auto before = unit.prefix.size();
+  unit.name = unit_name(config, number);
+  unit.prefix = block_prefix(home_of(config, number) - 1);
+  for (auto& parameter : unit.parameters) parameter.name.replace(0, before, unit.prefix);
+  return unit;
+}
+
 }  // namespace
 
 std::string_view name_of(Linear layer) {
@@ -253,10 +263,12 @@ bool fits(const std::string& unit, const std::string& pattern) {
 std::vector<UnitSpec> gpt_units(const GptConfig& config, const ModelPart& part, Decay decay) {
   std::vector<UnitSpec> units;
   const int model = config.n_layer + 2, count = model + (config.lora.rank > 0 ? config.n_layer : 0);
+  units.reserve(static_cast<std::size_t>(count));
   for (int u = 0; u < count; ++u) {
     const int home = home_of(config, u);
+    const bool next = home > 1 && home <= config.n_layer && part.has(config, home - 1);
     if (part.has(config, home)) {
-      units.push_back(unit_of(config, part.tensor, decay, u));
+      units.push_back(next ? of_next_block(config, units.back(), u) : unit_of(config, part.tensor, decay, u));
     } else {
       units.emplace_back().name = unit_name(config, u);
     }

@@ -410,8 +410,12 @@ void DataEngine::state_loaded(bool optimizer, bool equal) {
 }
 
 EngineMemory engine_memory(const GptConfig& config, const EngineOptions& options, int ranks) {
-  const ShardPlan plan(gpt_units(config, options.part, options.decay), options.zero, options.replicate, 0,
-                       ranks);
+  return engine_memory(config, gpt_units(config, options.part, options.decay), options, ranks);
+}
+
+EngineMemory engine_memory(const GptConfig& config, std::vector<UnitSpec> units, const EngineOptions& options,
+                           int ranks) {
+  const ShardPlan plan(std::move(units), options.zero, options.replicate, 0, ranks);
   const ShardPlan trained = plan.trained();
   return measure(plan, trained, plan_gradients(trained, config, options), options);
 }

@@ -200,5 +200,8 @@ class DataEngine final : public UnitStore {
 
 // The memory of an engine on a rank, of `ranks` data ranks, with options.part.
 EngineMemory engine_memory(const GptConfig& config, const EngineOptions& options, int ranks = 1);
+// The same with gpt_units() of this part.
+EngineMemory engine_memory(const GptConfig& config, std::vector<UnitSpec> units, const EngineOptions& options,
+                           int ranks);
 
 }  // namespace shoal

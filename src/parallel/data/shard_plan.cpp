@@ -7,8 +7,8 @@
 namespace shoal {
 
 ShardPlan::ShardPlan(std::vector<UnitSpec> units, int zero, int replicate, int rank, int ranks)
-    : units_(std::move(units)),
-      blocks_(static_cast<int>(std::ranges::count(units_, false, &UnitSpec::adapter)) - 2),
+    : units_(std::make_shared<const std::vector<UnitSpec>>(std::move(units))),
+      blocks_(static_cast<int>(std::ranges::count(*units_, false, &UnitSpec::adapter)) - 2),
       rank_(rank),
       ranks_(ranks),
       replicas_(zero == 0 ? ranks : replicate) {
@@ -17,7 +17,7 @@ ShardPlan::ShardPlan(std::vector<UnitSpec> units, int zero, int replicate, int r
   }
   const std::int64_t align = kBlock * ranks_;
   firsts_.push_back(0);
-  for (const auto& unit : units_) {
+  for (const auto& unit : *units_) {
     padded_.push_back((unit.size + align - 1) / align * align);
     firsts_.push_back(firsts_.back() + padded_.back());
   }
@@ -26,8 +26,8 @@ ShardPlan::ShardPlan(std::vector<UnitSpec> units, int zero, int replicate, int r
 ShardPlan ShardPlan::trained() const {
   ShardPlan plan = *this;
   plan.firsts_ = {0};
-  for (std::size_t u = 0; u < units_.size(); ++u) {
-    if (!units_[u].trained) plan.padded_[u] = 0;
+  for (std::size_t u = 0; u < units_->size(); ++u) {
+    if (!(*units_)[u].trained) plan.padded_[u] = 0;
     plan.firsts_.push_back(plan.firsts_.back() + plan.padded_[u]);
   }
   return plan;
@@ -35,8 +35,10 @@ ShardPlan ShardPlan::trained() const {
 
 ShardPlan ShardPlan::with_tied_use() const {
   ShardPlan plan = *this;
-  plan.units_.push_back(units_.front());
-  plan.units_.back().name = "embedding in the head";
+  auto units = *units_;
+  units.push_back(units.front());
+  units.back().name = "embedding in the head";
+  plan.units_ = std::make_shared<const std::vector<UnitSpec>>(std::move(units));
   plan.padded_.push_back(padded_.front());
   plan.firsts_.push_back(firsts_.back() + padded_.front());
   return plan;

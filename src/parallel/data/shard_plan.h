@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -27,11 +28,11 @@ class ShardPlan {
   // unit at the end, of the embedding's shape.
   ShardPlan with_tied_use() const;
 
-  const std::vector<UnitSpec>& units() const { return units_; }
+  const std::vector<UnitSpec>& units() const { return *units_; }
   int blocks() const { return blocks_; }
   int head() const { return blocks_ + 1; }
-  int unit_count() const { return static_cast<int>(units_.size()); }
-  const UnitSpec& unit(int u) const { return units_[static_cast<std::size_t>(u)]; }
+  int unit_count() const { return static_cast<int>(units_->size()); }
+  const UnitSpec& unit(int u) const { return (*units_)[static_cast<std::size_t>(u)]; }
 
   int ranks() const { return ranks_; }
   int replicas() const { return replicas_; }  // of every shard
@@ -69,7 +70,7 @@ class ShardPlan {
   // in `range` of the unit, padding not counted.
   template <typename F>
   void for_boxes(int unit, const ElementRange& range, F&& f) const {
-    for (const auto& parameter : units_[static_cast<std::size_t>(unit)].parameters) {
+    for (const auto& parameter : this->unit(unit).parameters) {
       std::int64_t begin = parameter.offset;
       for (const auto& box : parameter.boxes()) {
         const auto here = range & ElementRange{begin, begin + box.shape.count()};
@@ -82,7 +83,7 @@ class ShardPlan {
  private:
   int piece_of(int rank) const { return rank % shards() * replicas_ + rank / shards(); }
 
-  std::vector<UnitSpec> units_;
+  std::shared_ptr<const std::vector<UnitSpec>> units_;  // shared with trained()
   int blocks_;
   int rank_, ranks_, replicas_;
   std::vector<std::int64_t> padded_, firsts_;
