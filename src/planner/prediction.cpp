@@ -145,13 +145,19 @@ Prediction predict(const RunPlan& plan, Machine& machine) {
   return prediction;
 }
 
+const Schedule& Predictor::schedule(const RunPlan& plan) {
+  const int chunks = std::max<int>(1, static_cast<int>(plan.part({}).chunks.size()));
+  const PipelineShape shape{plan.mesh.pipeline, chunks, plan.pipeline.micro_batches};
+  if (schedule_.ranks.empty() || schedule_.kind != plan.pipeline.schedule || schedule_.shape != shape)
+    schedule_ = make_schedule(plan.pipeline.schedule, shape);
+  return schedule_;
+}
+
 Prediction Predictor::operator()(const RunPlan& plan) {
   if (plan.on_disk()) fail_user("parallel.offload = \"disk\" has no prediction");
   const auto& known = sample(sample_of(plan), plan.mesh.ranks());
   const auto& kept = sample(sample_of_kept(plan), plan.mesh.ranks());
-  const int chunks = std::max<int>(1, static_cast<int>(plan.part({}).chunks.size()));
-  const auto schedule =
-      make_schedule(plan.pipeline.schedule, {plan.mesh.pipeline, chunks, plan.pipeline.micro_batches});
+  const auto& schedule = this->schedule(plan);
   std::vector<std::vector<StepAction>> stages;
   for (int stage = 0; stage < plan.mesh.pipeline; ++stage) {
     stages.push_back(actions_of_stage(plan, schedule, known, kept, machine_, stage));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "config/memory.h"
+#include "parallel/pipeline/schedule.h"
 #include "planner/machine.h"
 #include "planner/step_simulation.h"
 
@@ -46,8 +47,10 @@ class Predictor {
  private:
   static RunPlan sample_of_kept(const RunPlan& plan);
   const PricedSample& sample(const RunPlan& sample, int world);
+  const Schedule& schedule(const RunPlan& plan);
 
   Machine& machine_;
+  Schedule schedule_;  // of the last prediction: all cuts of a layout have the same
   std::vector<std::shared_ptr<const PricedSample>> samples_;
 };
 

@@ -200,20 +200,20 @@ class Search {
   // Recomputing more never makes a step faster, so that of each kind the fewest blocks that fit are of
   // interest, and none where everything fits.
   void with_recompute(Config& config) {
-    for (const auto recompute :
-         choices(config_, "train.recompute", config_.train.recompute,
-                 {Recompute::none, Recompute::gelu, Recompute::light, Recompute::block})) {
-      config.train.recompute = recompute;
-      Candidate all;
-      try {
-        Config resolved = config;
-        resolve_layout(resolved, ranks_, machine_.ranks_per_host());
-        validate(resolved);
-        all.plan = make_plan(resolved);
-        all.config = std::move(resolved);
-      } catch (const UserError& error) {
-        return refuse(error.what());
-      }
+    const auto kinds = choices(config_, "train.recompute", config_.train.recompute,
+                               {Recompute::none, Recompute::gelu, Recompute::light, Recompute::block});
+    config.train.recompute = kinds.front();  // a layout that is valid with it is so with the others
+    RunPlan plan;
+    try {
+      resolve_layout(config, ranks_, machine_.ranks_per_host());
+      validate(config);
+      plan = make_plan(config);
+    } catch (const UserError& error) {
+      return refuse(error.what());
+    }
+    for (const auto recompute : kinds) {
+      Candidate all{.config = config, .plan = plan};
+      all.config.train.recompute = all.plan.pipeline.recompute = recompute;
       if (rests_on_host() && !fits_host(all.plan, machine_)) {
         return refuse("parallel.offload = \"host\" needs more of the host's memory than is available");
       }

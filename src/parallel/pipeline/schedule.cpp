@@ -103,9 +103,12 @@ struct Event {
 
   // Transfers come before the passes that may wait for them; and of a rank's transfers the sends, for which
   // others wait: so outputs go from the last rank on, gradients from the first.
-  auto order() const {
+  auto order_at_one_time() const {
     const bool output = action.kind == Kind::send_output;
-    return std::tuple(time, receiver < 0, output, output ? -rank : rank, action.chunk, action.micro_batch);
+    return std::tuple(receiver < 0, output, output ? -rank : rank, action.chunk, action.micro_batch);
+  }
+  bool operator<(const Event& other) const {
+    return time != other.time ? time < other.time : order_at_one_time() < other.order_at_one_time();
   }
 };
 
@@ -133,7 +136,7 @@ class TransferPlacer {
         add_transfer(events, rank, span);
       }
     }
-    std::ranges::sort(events, {}, &Event::order);
+    std::sort(events.begin(), events.end());
     std::vector<Actions> ranks(shape_.stages);
     for (const auto& event : events) {
       ranks[event.rank].push_back(event.action);
