@@ -183,7 +183,7 @@ void print_ranks() {
                              package));
   };
   mpi("Open MPI", Launcher::Kind::open_mpi, "mpirun", "libopenmpi-dev and openmpi-bin", "shoal-openmpi");
-  // Its name everywhere; where both are installed, mpirun is one of them.
+  // MPICH's launcher has this name everywhere; mpirun may be Open MPI's where both are installed.
   mpi("MPICH", Launcher::Kind::mpich, "mpiexec.hydra", "libmpich-dev and mpich", "shoal-mpich");
 }
 

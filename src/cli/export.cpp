@@ -110,7 +110,7 @@ ExportSource open_source(const std::string& path) {
   return source;
 }
 
-// After a signal, which an InterruptGuard holds back: ends the export by an exception, so that the part that
+// Ends the export after a signal, which an InterruptGuard holds back: by an exception, so that the part that
 // is written goes.
 void stop_if_asked() {
   const char* signal = InterruptGuard::requested();

@@ -347,7 +347,7 @@ TEST(Prediction, AStageWithoutTrainedUnitsExchangesNothing) {
   EXPECT_GT(step.terms[1][parameters], 0);
 }
 
-// So a step may have any number of them.
+// A step may have any number of micro-batches, since no channel is numbered by them.
 TEST(StageActions, SendMessagesOfAllMicroBatchesOnOneChannel) {
   auto config = parse_config(kPredicted, "test", std::vector<std::string>{"parallel.pipeline=2"});
   resolve_layout(config, 2);

@@ -18,7 +18,7 @@ constexpr std::int64_t kRowBlock = 64;  // rows of one thread's partial sums; fi
 
 std::int64_t row_blocks(std::int64_t rows) { return (rows + kRowBlock - 1) / kRowBlock; }
 
-// Where sums of columns go: [columns], or nowhere.
+// The tensor [columns] that gets sums of columns, or adds them; empty where nobody asks for them.
 struct ColumnSums {
   Tensor out;
   bool add = true;

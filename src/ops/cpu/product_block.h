@@ -65,7 +65,8 @@ inline TaskSize task_size<TilePair>(bool own_left, std::int64_t rows, std::int64
 constexpr std::int64_t kPackRows = 4 * kTaskRows, kPackDepth = 128;
 
 // Operands of floats that stay in a second-level cache as they are, with strides between the rows, need no
-// packing where a tile reads whole cache lines of a row: up to so many bytes, of both, and of one.
+// packing where a tile reads four cache lines of a row, as with AVX-512 (bench/results/products.md): up to so
+// many bytes, of both, and of one.
 constexpr bool kReadsInPlace = kPanel * sizeof(float) >= 4 * 64;
 constexpr std::int64_t kMostInPlace = 1 << 20, kOneInPlace = 768 << 10;
 
@@ -226,7 +227,8 @@ struct ProductBlock {
   // The rows that stand side by side in a packed left operand.
   static constexpr std::int64_t kRun = kTiles<Unit> ? 16 : kStrip;
 
-  // Of what is packed by all, if anything is: all rows where the left operand is not transposed.
+  // A task's part of what all threads pack, null where they pack nothing. Rows that are not transposed are
+  // counted from the block's first one.
   Unit* packed_left(std::int64_t first_row) const {
     return left && call.transpose_a ? left + first_row / kStrip * strip : left;
   }

@@ -264,7 +264,7 @@ TEST_P(Cuda, TheSameBitsEveryTime) {
   }
 }
 
-// Of rows in a warp's registers, of others, and of more rows than a block has.
+// Norms of rows that a warp's registers hold, of longer ones, and of more rows than a block has.
 TEST_P(Cuda, NormsSumTheirGradient) {
   const std::shared_ptr<Backend> backend = make_cuda_backend({.ordered = false});
   ASSERT_TRUE(backend->norm_backward_sums());
