@@ -95,6 +95,10 @@ template <typename T>
 struct Product {
   using Sum = Along<T>;
   static constexpr std::int64_t kGroup = 24;  // outputs that are written together: whole tiles of any height
+  // Outputs of a tile of one or two rows, which wait for memory. It is fastest when it is read in its order, as
+  // the processor then fetches ahead by itself. One output is a single chain of sums, though, and only the
+  // longest vectors keep up so; others do with two, or of bytes with four, as near as one of floats.
+  static constexpr std::size_t kInOrder = kLanes >= 16 ? 1 : sizeof(T) == 1 ? 4 : 2;
   Tensor weights, y, bias;
   std::int64_t n, k;
   const typename Sum::Input* x;
@@ -106,7 +110,11 @@ struct Product {
   void tile(std::int64_t first, float* to) const {
     const std::int64_t stride = weights.columns();
     const T* w = weights.as<T>() + first * stride;
-    const T* next = w + static_cast<std::int64_t>(kOutputs) * stride;  // fetched in the order of memory
+    // Fetched in the order of memory. For one output it carries the processor over the ends of pages; where two
+    // vectors share a line, each would ask for it, which costs more than that gains.
+    constexpr std::int64_t kAhead = kOutputs > 1 ? 16384 : 2048;  // bytes
+    constexpr bool kFetch = kOutputs > 1 || sizeof(T) * Sum::kCount >= 64;
+    const T* next = w + kAhead / static_cast<std::int64_t>(sizeof *w);
     std::array<std::array<typename Sum::Total, kRows>, kOutputs> totals = {};
     for (std::int64_t at = 0; at < k;) {
       const std::int64_t end = k - at > Sum::kMost ? at + Sum::kMost : k;
@@ -115,7 +123,7 @@ struct Product {
         std::array<decltype(Sum::load(w, live)), kOutputs> vectors;
         for (std::size_t o = 0; o < kOutputs; ++o) {
           const auto output = static_cast<std::int64_t>(o);
-          __builtin_prefetch(next + at * kOutputs + output * Sum::kCount, 0, 2);
+          if constexpr (kFetch) __builtin_prefetch(next + at * kOutputs + output * Sum::kCount, 0, 2);
           vectors[o] = Sum::load(w + output * stride + at, live);
         }
         for (std::size_t r = 0; r < kRows; ++r) {
@@ -154,11 +162,7 @@ struct Product {
 
   template <std::size_t kRows>
   void columns(std::int64_t begin, std::int64_t end) const {
-    // One or two rows wait for memory, which is fastest when it is read in order. Two outputs at a time keep
-    // up with it: one is a single chain of sums. Of bytes, four rows are as near as one of floats. More rows
-    // of x have as many sums as registers hold.
-    constexpr std::size_t kSums = 6 * kTileVecs;
-    constexpr std::size_t kInOrder = sizeof(T) == 1 ? 4 : 2;
+    constexpr std::size_t kSums = 6 * kTileVecs;  // as many as registers hold
     constexpr std::size_t kOutputs = kRows <= 2 ? kInOrder : std::min<std::size_t>(4, kSums / kRows);
     static_assert(kGroup % kOutputs == 0);
     float sums[kRows][kGroup];
