@@ -210,7 +210,7 @@ void multiply_tiles() {
 #ifdef SHOAL_EMULATES_BF16
 #define __AVX512BF16__ 1
 #endif
-#define SHOAL_REGISTER "m"  // no register holds 16 lanes (ops/cpu/peak.cpp)
+#define SHOAL_REGISTER "m"  // no register holds 16 lanes (ops/cpu/simd.h)
 
 #define _mm512_maskz_loadu_ps shoal::emulated::loadu_ps
 #define _mm512_maskz_loadu_epi16 shoal::emulated::loadu_epi16_512

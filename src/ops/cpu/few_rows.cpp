@@ -95,10 +95,6 @@ template <typename T>
 struct Product {
   using Sum = Along<T>;
   static constexpr std::int64_t kGroup = 24;  // outputs that are written together: whole tiles of any height
-  // Outputs of a tile of one or two rows, which wait for memory. It is fastest when it is read in its order, as
-  // the processor then fetches ahead by itself. One output is a single chain of sums, though, and only the
-  // longest vectors keep up so; others do with two, or of bytes with four, as near as one of floats.
-  static constexpr std::size_t kInOrder = kLanes >= 16 ? 1 : sizeof(T) == 1 ? 4 : 2;
   Tensor weights, y, bias;
   std::int64_t n, k;
   const typename Sum::Input* x;
@@ -110,11 +106,13 @@ struct Product {
   void tile(std::int64_t first, float* to) const {
     const std::int64_t stride = weights.columns();
     const T* w = weights.as<T>() + first * stride;
-    // Fetched in the order of memory. For one output it carries the processor over the ends of pages; where two
-    // vectors share a line, each would ask for it, which costs more than that gains.
-    constexpr std::int64_t kAhead = kOutputs > 1 ? 16384 : 2048;  // bytes
+    // Fetched in the order of memory, at least a tile ahead. For one output it is what lies behind the end of
+    // a page, where the processor stops; where two vectors share a line, both would ask for it, which costs
+    // more.
     constexpr bool kFetch = kOutputs > 1 || sizeof(T) * Sum::kCount >= 64;
-    const T* next = w + kAhead / static_cast<std::int64_t>(sizeof *w);
+    constexpr auto kBytes = static_cast<std::int64_t>(sizeof(T));
+    const T* next = w + (kOutputs > 1 ? std::max(16384 / kBytes, static_cast<std::int64_t>(kOutputs) * stride)
+                                      : 2048 / kBytes);
     std::array<std::array<typename Sum::Total, kRows>, kOutputs> totals = {};
     for (std::int64_t at = 0; at < k;) {
       const std::int64_t end = k - at > Sum::kMost ? at + Sum::kMost : k;
@@ -127,7 +125,8 @@ struct Product {
           vectors[o] = Sum::load(w + output * stride + at, live);
         }
         for (std::size_t r = 0; r < kRows; ++r) {
-          const auto input = Sum::load(x + static_cast<std::int64_t>(r) * k + at, live);
+          auto input = Sum::load(x + static_cast<std::int64_t>(r) * k + at, live);
+          if constexpr (kLanes >= 16) asm("" : "+" SHOAL_REGISTER(input));  // else every product reads it
           for (std::size_t o = 0; o < kOutputs; ++o)
             sums[o][r] = Sum::multiply_add(sums[o][r], vectors[o], input);
         }
@@ -160,10 +159,25 @@ struct Product {
     });
   }
 
+  // One or two rows wait for memory, which is fastest when it is read in its order, an output at a time: the
+  // processor fetches ahead by itself then. But one output is a single chain of sums, and reads all of x.
+  // With the longest vectors it keeps up, while x stays in the first-level cache; else two outputs do, or
+  // four of bytes, which are as near as one of floats. More rows have as many outputs as registers hold sums.
   template <std::size_t kRows>
   void columns(std::int64_t begin, std::int64_t end) const {
-    constexpr std::size_t kSums = 6 * kTileVecs;  // as many as registers hold
-    constexpr std::size_t kOutputs = kRows <= 2 ? kInOrder : std::min<std::size_t>(4, kSums / kRows);
+    constexpr std::size_t kSums = 6 * kTileVecs;
+    constexpr auto kCached = static_cast<std::int64_t>(16384 / (kRows * sizeof *x));
+    if constexpr (kRows > 2) {
+      columns_by<kRows, std::min<std::size_t>(4, kSums / kRows)>(begin, end);
+    } else if (kLanes >= 16 && k <= kCached) {
+      columns_by<kRows, 1>(begin, end);
+    } else {
+      columns_by<kRows, sizeof(T) == 1 ? 4 : 2>(begin, end);
+    }
+  }
+
+  template <std::size_t kRows, std::size_t kOutputs>
+  void columns_by(std::int64_t begin, std::int64_t end) const {
     static_assert(kGroup % kOutputs == 0);
     float sums[kRows][kGroup];
     for (std::int64_t first = begin; first < end; first += kGroup) {

@@ -17,17 +17,6 @@
 namespace shoal::cpu {
 namespace {
 
-// The constraint that asks the compiler for a vector in a register. Tests that emulate AVX-512 have another.
-#ifndef SHOAL_REGISTER
-#if defined(__AVX512F__)
-#define SHOAL_REGISTER "v"
-#elif defined(__aarch64__)
-#define SHOAL_REGISTER "w"
-#else
-#define SHOAL_REGISTER "x"
-#endif
-#endif
-
 constexpr int kChains = 12;  // more than latency times throughput of any current core
 
 void float_chains(std::int64_t rounds) {

@@ -35,6 +35,17 @@ typedef std::uint32_t VecU __attribute__((vector_size(4 * kLanes)));
 typedef std::uint16_t VecHalf __attribute__((vector_size(2 * kLanes)));
 typedef std::int8_t VecByte __attribute__((vector_size(kLanes)));
 
+// The constraint that asks the compiler for a vector in a register. Tests that emulate AVX-512 have another.
+#ifndef SHOAL_REGISTER
+#if defined(__AVX512F__)
+#define SHOAL_REGISTER "v"
+#elif defined(__aarch64__)
+#define SHOAL_REGISTER "w"
+#else
+#define SHOAL_REGISTER "x"
+#endif
+#endif
+
 inline Vec splat(float x) { return x - Vec{}; }  // x - 0 is x in every bit
 inline VecU splat_u(std::uint32_t x) { return x - VecU{}; }
 
