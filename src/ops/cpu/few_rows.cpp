@@ -111,7 +111,8 @@ struct Product {
     // more.
     constexpr bool kFetch = kOutputs > 1 || sizeof(T) * Sum::kCount >= 64;
     constexpr auto kBytes = static_cast<std::int64_t>(sizeof(T));
-    const T* next = w + (kOutputs > 1 ? std::max(16384 / kBytes, static_cast<std::int64_t>(kOutputs) * stride)
+    const T* next = w + (kOutputs > 1 ? std::max((kRows > 2 ? 8192 : 16384) / kBytes,
+                                                 static_cast<std::int64_t>(kOutputs) * stride)
                                       : 2048 / kBytes);
     std::array<std::array<typename Sum::Total, kRows>, kOutputs> totals = {};
     for (std::int64_t at = 0; at < k;) {
@@ -126,7 +127,8 @@ struct Product {
         }
         for (std::size_t r = 0; r < kRows; ++r) {
           auto input = Sum::load(x + static_cast<std::int64_t>(r) * k + at, live);
-          if constexpr (kLanes >= 16) asm("" : "+" SHOAL_REGISTER(input));  // else every product reads it
+          // In a register. A product with each output would read it again, which floats hide behind memory.
+          if constexpr (std::is_integral_v<T> && kLanes >= 16) asm("" : "+" SHOAL_REGISTER(input));
           for (std::size_t o = 0; o < kOutputs; ++o)
             sums[o][r] = Sum::multiply_add(sums[o][r], vectors[o], input);
         }
