@@ -106,14 +106,14 @@ struct Product {
   void tile(std::int64_t first, float* to) const {
     const std::int64_t stride = weights.columns();
     const T* w = weights.as<T>() + first * stride;
-    // Fetched in the order of memory, at least a tile ahead. For one output it is what lies behind the end of
-    // a page, where the processor stops; where two vectors share a line, both would ask for it, which costs
-    // more.
-    constexpr bool kFetch = kOutputs > 1 || sizeof(T) * Sum::kCount >= 64;
-    constexpr auto kBytes = static_cast<std::int64_t>(sizeof(T));
-    const T* next = w + (kOutputs > 1 ? std::max((kRows > 2 ? 8192 : 16384) / kBytes,
-                                                 static_cast<std::int64_t>(kOutputs) * stride)
-                                      : 2048 / kBytes);
+    // Fetched in the order of memory, at least a tile ahead. For outputs one by one it is what lies behind
+    // the end of a page, where the processor stops; where two vectors share a line, both would ask for it,
+    // which costs more.
+    constexpr bool kInOrder = kRows <= 2 && kOutputs == 1;
+    constexpr bool kFetch = !kInOrder || sizeof(T) * Sum::kCount >= 64;
+    constexpr std::int64_t kBytes = kInOrder ? 2048 : kRows > 2 ? 8192 : 16384;
+    constexpr std::int64_t kAhead = kBytes / static_cast<std::int64_t>(sizeof(T));
+    const T* next = w + (kInOrder ? kAhead : std::max(kAhead, static_cast<std::int64_t>(kOutputs) * stride));
     std::array<std::array<typename Sum::Total, kRows>, kOutputs> totals = {};
     for (std::int64_t at = 0; at < k;) {
       const std::int64_t end = k - at > Sum::kMost ? at + Sum::kMost : k;
