@@ -13,6 +13,7 @@ TEST(CpuRows, OfAProductDoNotDependOnTheOthers) {
                              {72, 24},
                              {96, 24},
                              {24, 96},
+                             {50, 4200},
                              {105, 35}}) {
     for (const auto type : {DType::f32, DType::bf16}) {
       for (const int threads : {1, 3}) {
